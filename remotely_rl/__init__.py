@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.rainbow as rainbow
     import remotely_rl.algorithms.sac as sac
     from remotely_rl.acting.dial_in import dial_in
+    from remotely_rl.environments import check
     from remotely_rl.supervision import CrashReport
     from remotely_rl.vector import VectorEnv
 
@@ -55,6 +56,7 @@ __all__ = [
     "a3c",
     "appo",
     "c51",
+    "check",
     "dial_in",
     "dqn",
     "ga3c",
@@ -68,6 +70,7 @@ __all__ = [
 _HOMES = {
     "CrashReport": "remotely_rl.supervision",
     "VectorEnv": "remotely_rl.vector",
+    "check": "remotely_rl.environments",
     "dial_in": "remotely_rl.acting.dial_in",
 }
 

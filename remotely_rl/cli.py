@@ -209,7 +209,10 @@ def named_in(option: str, word: str | None) -> Any:
     path = Path(file)
     if not file or not path.is_file():
         raise TrainingError(f"{option} needs FILE.py:NAME with a file that exists, not {word!r}")
-    module = _module_of(path.resolve())
+    path = path.resolve()
+    if str(path.parent) not in sys.path:  # for the modules beside it, as `python FILE.py` has it
+        sys.path.insert(0, str(path.parent))
+    module = _module_of(path)
     try:
         return getattr(module, name)
     except AttributeError:
@@ -231,6 +234,7 @@ def _module_of(path: Path) -> types.ModuleType:
 @click.version_option(remotely.__version__, message="remotely-rl %(version)s")
 def main() -> None:
     """Reinforcement learning on a cluster of remote objects."""
+    sys.path.append("")  # the working directory, for `module:id`; last, so that it hides nothing
 
 
 @main.group(cls=Train)

@@ -13,6 +13,7 @@ from remotely_rl.config import Common
 from remotely_rl.environments import Watch
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.supervision import flight
+from remotely_rl.supervision.failures import the_model_computes
 
 
 class AgentOutput(NamedTuple):
@@ -58,7 +59,8 @@ class Player:
 
         `act(last)` reads `obs` and `begins`.  It is called for the last observation too, with
         `last` true, and then only its value is used.  Returns the trajectory, and the seconds
-        spent by phase: `phase` is what to call those in `act`.
+        spent by phase: `phase` is what to call those in `act`.  Raises TrainingError if that
+        raises.
         """
         began = time.perf_counter()
         acting = 0.0
@@ -81,7 +83,8 @@ class Player:
             trees.write_row(seen.obs, now, self.obs)
             seen.begins[now] = self.begins
             start = time.perf_counter()
-            action, log_prob, seen.value[now] = act(now == steps)
+            with the_model_computes():
+                action, log_prob, seen.value[now] = act(now == steps)
             acting += time.perf_counter() - start
             if now == steps:
                 break

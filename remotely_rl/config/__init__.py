@@ -17,7 +17,7 @@ __all__ = ["GROUPS", "Common", "device_named", "device_of", "fields"]
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start here": ("env", "actors", "minutes", "total_steps", "learning_rate", "seed"),
     "Environment": (
-        "random_start", "image_size", "gray", "frame_stack", "sticky_actions",
+        "random_start", "probe_steps", "image_size", "gray", "frame_stack", "sticky_actions",
         "life_loss_is_terminal", "reward_clip", "step_timeout_s", "max_crash_rate",
     ),
     "Sampling": (

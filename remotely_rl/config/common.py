@@ -9,7 +9,15 @@ from torch import Tensor, nn
 
 from remotely_rl import environments, networks, settings
 from remotely_rl.config import fields
-from remotely_rl.environments import Atari, Environments, Images, Source, Watch, is_atari
+from remotely_rl.environments import (
+    Atari,
+    Environments,
+    Images,
+    Source,
+    Watch,
+    checks,
+    is_atari,
+)
 from remotely_rl.environments.action_spaces import Actions, described
 from remotely_rl.errors import TrainingError
 from remotely_rl.networks import precision
@@ -33,6 +41,10 @@ class Common:
     random_start: Annotated[
         int, "first play up to this many random steps, so that environments differ", NOT_NEGATIVE
     ] = 0
+    probe_steps: Annotated[
+        int, "random steps in one environment before the run, which check it and begin the"
+             " statistics of its observations", Range(2)
+    ] = checks.STEPS  # fmt: skip
     total_steps: Annotated[
         int, "stop after this many environment steps in all; 0: no limit", NOT_NEGATIVE
     ] = 0

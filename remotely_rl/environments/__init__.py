@@ -8,6 +8,7 @@ obs, reward, terminated, truncated, valid, begins = envs.step(action)
 """
 
 from remotely_rl.environments.atari import Atari
+from remotely_rl.environments.checks import check
 from remotely_rl.environments.contract import Environments, Episode, Step
 from remotely_rl.environments.images import Images
 from remotely_rl.environments.sources import (
@@ -27,6 +28,7 @@ __all__ = [
     "Source",
     "Step",
     "Watch",
+    "check",
     "check_is_known",
     "is_atari",
     "make",

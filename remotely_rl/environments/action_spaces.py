@@ -12,8 +12,9 @@ a distribution, and turns the actions drawn from it into those of the environmen
                      parts              the other                       parts one after the other
 
 The policy over a Box with bounds lives on [-1, 1]; `to_environment` clips its actions and scales
-them to the bounds.  Probabilities are those of the action before clipping.  The parts of a Dict or
-a Tuple are independent given the observation.
+them to the bounds.  In a Box of integers each has an equal part of [-1, 1].  Probabilities are
+those of the action before that.  The parts of a Dict or a Tuple are independent given the
+observation.
 
 Illegal actions have a logit of ILLEGAL, which `masks.py` writes there.  Their probability is 0, and
 so is their part of the entropy and of every gradient.
@@ -22,6 +23,7 @@ so is their part of the entropy and of every gradient.
 are pure functions (`functions/distributions.py`).
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -34,6 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from remotely_rl import trees
+from remotely_rl.environments.observations import check_is_not_empty
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import (
     categorical_entropy,
@@ -46,6 +49,8 @@ from remotely_rl.functions.distributions import (
     gaussian_sample,
 )
 from remotely_rl.trees import Tree
+
+BELOW_2_64 = np.nextafter(2.0**64, 0)  # the largest float that fits 64 bits
 
 
 class Actions(Protocol):
@@ -178,6 +183,7 @@ class Continuous:
     low: tuple[float, ...]
     high: tuple[float, ...]
     box: tuple[int, ...]  # the shape that the vector has in the environment
+    box_dtype: str = "float32"  # and its dtype, perhaps one of integers
     dtype: ClassVar[type[np.generic]] = np.float32
 
     @property
@@ -205,12 +211,23 @@ class Continuous:
         return gaussian_entropy(policy)
 
     def to_environment(self, action: NDArray[Any]) -> NDArray[Any]:
-        low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
-        bounded = np.isfinite(low) & np.isfinite(high)
-        with np.errstate(invalid="ignore"):  # from the coordinates without bounds
-            scaled = low + (np.clip(action, -1, 1) + 1) / 2 * (high - low)
-        in_bounds = np.where(bounded, scaled, np.clip(action, low, high))
-        return np.asarray(in_bounds, np.float32).reshape(len(action), *self.box)
+        low, high, dtype = *self._bounds, np.dtype(self.box_dtype)
+        given = np.asarray(action, np.float64)  # in which no bound of a smaller dtype is rounded
+        part = (np.clip(given, -1, 1) + 1) / 2  # of the way from low to high
+        with np.errstate(invalid="ignore", over="ignore"):  # from coordinates without bounds
+            if dtype.kind == "f":
+                bounded = np.isfinite(low) & np.isfinite(high)
+                wanted = np.where(bounded, low * (1 - part) + high * part, given)
+                inside = np.clip(wanted.astype(dtype), low, high)
+            else:  # modulo 2**64, where neither dtype nor distance is too large
+                first, span = low.astype(np.uint64), high.astype(np.uint64) - low.astype(np.uint64)
+                steps = np.minimum(part * (span.astype(np.float64) + 1), BELOW_2_64)
+                inside = (first + np.minimum(steps.astype(np.uint64), span)).astype(dtype)
+        return np.asarray(inside).reshape(len(action), *self.box)
+
+    @functools.cached_property
+    def _bounds(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        return np.array(self.low, self.box_dtype), np.array(self.high, self.box_dtype)
 
 
 @dataclass(frozen=True)
@@ -313,19 +330,21 @@ def tree_of(space: gymnasium.Space[Any]) -> Tree:
 def of_leaf(space: gymnasium.Space[Any], path: trees.Path = ()) -> Actions:
     """Return the actions of a space, which is at `path` in an environment's action space."""
     spaces = gymnasium.spaces
+    where = f"action{trees.named(path)}" if path else "this environment's action space"
+    check_is_not_empty(space, where)
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
         return MultiDiscrete(tuple(map(int, space.nvec)), tuple(map(int, space.start)))
     if isinstance(space, spaces.MultiBinary) and isinstance(space.n, (int, np.integer)):
         return MultiDiscrete((2,) * int(space.n), (0,) * int(space.n))
-    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        low, high = space.low.flatten(), space.high.flatten()
-        return Continuous(tuple(map(float, low)), tuple(map(float, high)), space.shape)
-    where = f"action{trees.named(path)}" if path else "this environment's action space"
+    if isinstance(space, spaces.Box) and (space.dtype.kind == "f" or space.is_bounded()):
+        low, high = (tuple(bound.flatten().tolist()) for bound in (space.low, space.high))
+        return Continuous(low, high, space.shape, space.dtype.name)
     raise TrainingError(
         f"{where} is {space}; supported are Discrete, MultiDiscrete and MultiBinary of one axis, a"
-        " Box of floats, and Dict and Tuple of these: wrap the environment to have one of these"
+        " Box of floats, or of integers with bounds, and Dict and Tuple of these: wrap the"
+        " environment to have one of these"
     )
 
 

@@ -27,7 +27,7 @@ Rows are not experience for three reasons.
 `masks.py` which of them are legal.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -140,23 +140,31 @@ class Environments:
         obs, reward, terminated, truncated, info = self.vector.step(action)
         # Copies: some vector environments return the same arrays at every step.
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        ended = terminated | truncated
+        ended, reward = terminated | truncated, np.array(reward, np.float32)
+        if reward.shape != (self.num_envs,) or ended.shape != reward.shape:
+            raise TrainingError(
+                f"a step of {self.num_envs} environments has rewards of shape {reward.shape} and"
+                f" ends of shape {ended.shape}: let the vector environment return one of each for"
+                " each environment"
+            )
         if self._mode is AutoresetMode.NEXT_STEP:
             played = ~(self._ended & self._was_reset(info))
             valid, begins = played, ~played
         else:
             played = np.ones_like(ended)
             valid, begins = terminated | ~truncated, ended
-        # Nobody acts on the last observation of an episode, which SAME_STEP does not return.
-        acts = np.ones_like(ended) if self._mode is AutoresetMode.SAME_STEP else ~ended
-        seen = self._observation(obs, info, acts)
+        acts = read = None
+        if self._mode is not AutoresetMode.SAME_STEP:  # which returns no last observation
+            # Nobody acts on the last observation, but a truncated one is bootstrapped from.
+            acts, read = ~ended, ~terminated
+        seen = self._observation(obs, info, read, acts)
         crashed = info.get(f"_{CRASH}")
         if crashed is not None:
             valid = valid & ~crashed
         if self._mode is AutoresetMode.DISABLED and ended.any():
             obs, info = self.vector.reset(options={"reset_mask": ended.copy()})
-            seen = self._observation(obs, info, ended, keep=~ended)
-        row = Step(seen, np.array(reward, np.float32), terminated, truncated, valid, begins)
+            seen = self._observation(obs, info, ended, ended, keep=~ended)
+        row = Step(seen, reward, terminated, truncated, valid, begins)
         self._score += row.reward * played
         self._length += played
         # After a lost life only the next row tells whether the game was over.
@@ -194,18 +202,18 @@ class Environments:
                 self._score[to_reset], self._length[to_reset] = 0, 0
                 self._ended[to_reset] = False
                 self._was_reset(info)
-                obs = self._observation(raw, info, to_reset, keep=~to_reset)
+                obs = self._observation(raw, info, to_reset, to_reset, keep=~to_reset)
             if left:
                 obs = self._step(draw()).obs
         self.pop_episodes()
         return obs
 
-    def play_randomly(self, steps: int, seed: int) -> Tree:
-        """Play random steps from a reset; return the observations, [steps * B, ...]."""
+    def play_randomly(self, steps: int, seed: int) -> Iterator[Tree]:
+        """Play random steps from a reset; yield so many observations, [B, ...] each."""
         draw = self._random_actions(seed)
-        first = self.reset(seed)
-        rest = (trees.map_tree(np.array, self._step(draw()).obs) for _ in range(steps - 1))
-        return trees.join(np.concatenate, [first, *rest])
+        yield trees.map_tree(np.array, self.reset(seed))
+        for _ in range(steps - 1):
+            yield trees.map_tree(np.array, self._step(draw()).obs)
 
     def pop_episodes(self) -> list[Episode]:
         """Return the episodes finished since the last call."""
@@ -238,12 +246,14 @@ class Environments:
         self,
         obs: Any,
         info: dict[str, Any],
+        read: NDArray[np.bool_] | None = None,
         acts: NDArray[np.bool_] | None = None,
         keep: NDArray[np.bool_] | None = None,
     ) -> Tree:
         """Convert what the vector environment returned.
 
-        Masks are read where an environment `acts` next.  Where `keep`, those of before still hold.
+        Masks are `read` where there may be one, which all do that `act` next.  Where `keep`, those
+        of before still hold.  By default all are read, and act.
         """
         tree = self._observations.of(obs)
         if self._masks is None:
@@ -254,16 +264,16 @@ class Environments:
                 )
             return tree
         if self._mask_is_observed:
-            mask = self._masks.of(obs[ACTION_MASK], acts)
+            mask = self._masks.of(obs[ACTION_MASK], read, acts)
         else:
             has = info.get(f"_{ACTION_MASK}", self._never)
-            read = has if acts is None else has & acts
-            if not read.any() and (acts is None or acts.any()):
+            of_acting = has if acts is None else has & acts
+            if not of_acting.any() and (acts is None or acts.any()):
                 raise TrainingError(
                     "the environment's info has an action_mask in `reset` but none in `step`:"
                     " return one from both"
                 )
-            mask = self._masks.of(info.get(ACTION_MASK), read)
+            mask = self._masks.of(info.get(ACTION_MASK), has if read is None else has & read, acts)
         if keep is not None and self._mask is not None:
             mask[keep] = self._mask[keep]
         self._mask = mask

@@ -11,7 +11,7 @@ on the action space:
                      array for all discrete choices, one after the other
 
 The mask of a policy, [B, outputs], is true for legal actions and for all that is not discrete.
-A row after which its episode is over needs none: there everything is legal.
+The last observation of an episode needs none.  Where it has none, everything is legal.
 """
 
 from collections.abc import Iterator
@@ -40,19 +40,28 @@ class Masks:
             )
         self._starts = np.concatenate([[0], np.cumsum(actions.choices)[:-1]])
 
-    def of(self, raw: Any, needed: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+    def of(
+        self,
+        raw: Any,
+        read: NDArray[np.bool_] | None = None,
+        acts: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.bool_]:
         """Return the masks of policies, [B, outputs].
 
-        `raw` is batched as a vector environment does it; where `needed` [B] is false, everything is
-        legal.  Raise TrainingError for a mask of the wrong shape, or a choice without any legal
-        action where it is needed; it names the environment.
+        `raw` is batched as a vector environment does it; where `read` [B] is false, everything is
+        legal.  So it is where a mask leaves nothing legal and nobody `acts` [B].  Raise
+        TrainingError for a mask of the wrong shape, or a choice without any legal action where an
+        environment acts; it names the environment.
         """
-        flat = self._flat(raw, needed)
-        if needed is not None:
-            flat[~needed] = True
+        flat = self._flat(raw, read)
+        if read is not None:
+            flat[~read] = True
         if self._is_one_choice and flat.any(1).all():
             return flat
         legal = np.logical_or.reduceat(flat, self._starts, axis=1)
+        if acts is not None:
+            nothing = ~legal.all(1) & ~acts
+            flat[nothing] = legal[nothing] = True
         if not legal.all():
             env, choice = np.argwhere(~legal)[0]
             which = f" in choice {choice}" if len(self._starts) > 1 else ""
@@ -64,13 +73,13 @@ class Masks:
         mask[:, self._is_choice] = flat
         return mask
 
-    def _flat(self, raw: Any, needed: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+    def _flat(self, raw: Any, read: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
         """Return the logits of all choices, one after the other, [B, sum of the counts]."""
         width = sum(self._actions.choices)
         if _is_plain(raw) and raw.shape[1:] == (width,):
             return np.asarray(raw.astype(np.bool_))
         flat = np.ones((self._count, width), np.bool_)
-        for env in range(self._count) if needed is None else np.flatnonzero(needed):
+        for env in range(self._count) if read is None else np.flatnonzero(read):
             flat[env] = self._row(_row_of(raw, int(env)), int(env))
         return flat
 

@@ -8,9 +8,10 @@
     MultiBinary                int8 [B, ...]
     Dict, Tuple                a dict or a tuple of these
 
-A Box of three axes is an image, [channels, height, width].  In the environment its channels are the
-first or the last axis, whichever is smaller.  A Box of four axes whose last is at most 4 is a stack
-of images in colour: its frames become channels too.
+A Box without axes is a vector of one number.  A Box of three axes is an image, [channels, height,
+width].  In the environment its channels are the first or the last axis, whichever is smaller.  A
+Box of four axes whose last is at most 4 is a stack of images in colour: its frames become channels
+too.
 
 Where actions are masked (`masks.py`), the tree is {"observation": the above, "action_mask": bool
 [B, outputs]}.
@@ -83,7 +84,9 @@ class Observations:
 
 
 def spec_of(space: gymnasium.Space[Any], path: trees.Path = ()) -> Tree:
-    """Return the tree of a space's leaves.  Raise TrainingError for a space without any."""
+    """Return the tree of a space's leaves.  Raise TrainingError for a space that has none."""
+    where = f"observation{trees.named(path)}" if path else "this environment's observation space"
+    check_is_not_empty(space, where)
     match space:
         case spaces.Dict():
             return {key: spec_of(part, (*path, key)) for key, part in space.items()}
@@ -99,11 +102,17 @@ def spec_of(space: gymnasium.Space[Any], path: trees.Path = ()) -> Tree:
             return Leaf(space.shape, np.dtype(np.int64), counts, starts)
         case spaces.MultiBinary():
             return Leaf(space.shape, np.dtype(np.int8))
-    where = f"observation{trees.named(path)}" if path else "this environment's observation space"
     raise TrainingError(
         f"{where} is {space}; supported are Box, Discrete, MultiDiscrete, MultiBinary, and Dict"
         " and Tuple of these: wrap the environment to have one of these"
     )
+
+
+def check_is_not_empty(space: gymnasium.Space[Any], where: str) -> None:
+    """Raise TrainingError for a space without parts, or with an axis of length 0."""
+    sizes = (len(space),) if isinstance(space, (spaces.Dict, spaces.Tuple)) else space.shape
+    if 0 in (sizes or ()):
+        raise TrainingError(f"{where} is {space}, which has no number in it: leave it out")
 
 
 Convert = Callable[[NDArray[Any]], NDArray[Any]]
@@ -128,6 +137,8 @@ def _converters(space: gymnasium.Space[Any]) -> Tree:
 
 
 def _box(shape: tuple[int, ...], dtype: type[np.generic]) -> Convert:
+    if not shape:
+        return lambda obs: _contiguous(obs, dtype).reshape(-1, 1)
     if is_channels_last(shape):
         return lambda obs: _contiguous(np.moveaxis(obs, -1, 1), dtype)
     if _is_stack_in_colour(shape):
@@ -147,7 +158,7 @@ def _shape(shape: tuple[int, ...]) -> tuple[int, ...]:
         return (shape[2], shape[0], shape[1])
     if _is_stack_in_colour(shape):
         return (shape[0] * shape[3], shape[1], shape[2])
-    return shape
+    return shape or (1,)
 
 
 def is_channels_last(shape: tuple[int, ...]) -> bool:

@@ -13,6 +13,7 @@ from remotely_rl.environments.atari import Atari, is_atari_id, make_vector, obse
 from remotely_rl.environments.contract import Environments
 from remotely_rl.environments.images import Images, preprocessed
 from remotely_rl.errors import TrainingError, nearest
+from remotely_rl.supervision.registered import spec_of
 from remotely_rl.supervision.vector import SupervisedVectorEnv
 from remotely_rl.supervision.whole import WatchedVectorEnv
 
@@ -45,6 +46,7 @@ def make(
     something else, or observations that are not one image if `images` asks for one.
     """
     images = images or Images()
+    check_is_known(source)
     if isinstance(source, str):
         return _make_from_id(source, count, atari or Atari(), images, watch)
     if _takes_num_envs(source):
@@ -67,10 +69,22 @@ def make(
 
 
 def name_of(source: Source) -> str:
-    """Return what run folders and messages call the environment: its id, or the callable's name."""
+    """Return what run folders and messages call the environment: its id, or the callable's name.
+
+    That of a functools.partial has its arguments: `Grid(size=5)`.
+    """
     if isinstance(source, str):
         return source
+    if isinstance(source, functools.partial):
+        words = [_word_of(one) for one in source.args]
+        words += [f"{name}={_word_of(one)}" for name, one in source.keywords.items()]
+        return f"{name_of(source.func)}({', '.join(words)})"
     return getattr(source, "__qualname__", type(source).__qualname__)
+
+
+def _word_of(value: Any) -> str:
+    """Return an argument as every process would write it, without its place in memory."""
+    return name_of(value) if callable(value) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def is_atari(source: Source) -> bool:
@@ -79,18 +93,40 @@ def is_atari(source: Source) -> bool:
 
 
 def check_is_known(source: Source) -> None:
-    """Raise TrainingError for an id that Gymnasium does not know.
+    """Raise TrainingError for an id that Gymnasium does not know, and for what `make` cannot call.
 
-    An id of the form `module:id` passes: only importing the module tells.
+    Of an id `module:id`, the module is imported: it and the modules that it needs are then sent to
+    actors.
     """
-    if isinstance(source, str) and ":" not in source and source not in gymnasium.registry:
-        raise TrainingError(f"no environment is called {source!r}{_closest_id(source)}")
+    if isinstance(source, str):
+        if ":" not in source and source not in gymnasium.registry:
+            raise TrainingError(f"no environment is called {source!r}{_closest_id(source)}")
+        try:
+            spec_of(source)
+        except (gymnasium.error.Error, ImportError) as error:
+            raise TrainingError(f"Gymnasium cannot make {source!r}: {error}") from error
+        return
+    if not callable(source):
+        raise TrainingError(
+            f"env is a {type(source).__name__}: pass an id, or a class or function that makes a new"
+            " environment in each call"
+        )
+    try:
+        given = {"num_envs": 1} if _takes_num_envs(source) else {}
+        signature_of(source).bind(**given)
+    except ValueError:  # some built-ins have no signature
+        return
+    except TypeError as error:
+        name = name_of(source)
+        raise TrainingError(
+            f"{name} is called without arguments, and is {error}: pass functools.partial({name},"
+            " ...), or a function that makes it"
+        ) from None
 
 
 def _make_from_id(
     env_id: str, count: int, atari: Atari, images: Images, watch: Watch | None
 ) -> Environments:
-    check_is_known(env_id)
     spec = gymnasium.registry.get(env_id)
     if spec is not None and is_atari_id(env_id) and not observes_ram(spec):
         vector = _watched(make_vector(spec, count, atari), watch)

@@ -29,6 +29,7 @@ from remotely_rl.experience.batch import Batch, Transitions
 from remotely_rl.learning.learner import Learner, LearningRate, Losses, ValueScale, gae_batch
 from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.supervision import Crashes, CrashReport
+from remotely_rl.supervision.failures import the_model_computes
 from remotely_rl.sync.client import MakeOptimizer
 from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.rule import Rule
@@ -203,9 +204,10 @@ class SegmentWork:
             self._play()
         batch = self._minibatches_left.pop()
         began = time.perf_counter()
-        policy, value, rows = self.learner.forward(batch)
-        losses = self._losses_at(policy, value, rows, self.progress)
-        gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
+        with the_model_computes():
+            policy, value, rows = self.learner.forward(batch)
+            losses = self._losses_at(policy, value, rows, self.progress)
+            gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
         metrics = {
             "train/policy_loss": float(losses.policy.detach()),
             "train/value_loss": float(losses.value.detach()),

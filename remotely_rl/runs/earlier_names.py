@@ -4,8 +4,11 @@ Older folders can be read, plotted, evaluated and resumed: the readers of their 
 they find by these tables.
 """
 
+import functools
 from collections.abc import Collection, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from remotely_rl.environments import name_of
 
 Value = TypeVar("Value")
 
@@ -69,6 +72,11 @@ COLUMNS = {  # of metrics.csv
     "gradient_norm": "train/grad_norm",
     "rewards_clipped": "train/rewards_clipped",
 }
+
+
+def of_environment(source: Any) -> str:
+    """Return what an environment was called: every functools.partial the same."""
+    return "partial" if isinstance(source, functools.partial) else name_of(source)
 
 
 def renamed(named: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:

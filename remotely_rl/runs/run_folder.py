@@ -135,7 +135,7 @@ def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
 
 def _default_name(algorithm: str, env: Any) -> str:
     game = re.sub(r"[^\w.-]+", "-", name_of(env).removeprefix("ALE/")).strip("-")
-    return f"{algorithm}-{game}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    return f"{algorithm}-{game[:100]}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
 def _unused(path: Path) -> Path:

@@ -17,17 +17,17 @@ import remotely
 from remotely_rl import environments, networks, trees
 from remotely_rl.acting import cluster, player
 from remotely_rl.config import Common, device_of
+from remotely_rl.environments import checks
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import Learner
 from remotely_rl.runs.process import MODEL_LOCK, one_thread
-from remotely_rl.supervision import Crashes, failures
+from remotely_rl.supervision import failures
 from remotely_rl.trees import Tree
 
 C = TypeVar("C", bound=Common)
 L = TypeVar("L", bound=Learner[Any])
 
-PROBE_STEPS = 512
 ATTEMPTS = 12
 
 
@@ -37,7 +37,8 @@ class EnvironmentInfo(NamedTuple):
     space: gymnasium.Space[Any]
     spec: Tree  # of the leaves of an observation
     actions: Actions
-    obs: Tree  # of arrays [PROBE_STEPS or less, ...], of random play
+    obs: Tree  # of arrays [probe_steps or less, ...], of random play
+    odd: list[str]  # what should be told of it
 
 
 @remotely.remote_class
@@ -61,12 +62,8 @@ class Probe:
             if config.random_start:  # needs more of an environment than random play does
                 envs.reset(seed)
                 envs.decorrelate(0, np.random.default_rng(seed))
-            obs = envs.play_randomly(steps, seed)
-            crashes = Crashes(lambda text: None, config.max_crash_rate)
-            crashes.stepped(steps)
-            for crash in envs.pop_crashes():
-                crashes.add(crash)
-            return EnvironmentInfo(envs.space, envs.spec, envs.actions, obs)
+            obs, odd = checks.look(envs, steps, seed, config.max_crash_rate)
+            return EnvironmentInfo(envs.space, envs.spec, envs.actions, obs, odd)
         finally:
             envs.close()
 
@@ -129,7 +126,7 @@ def probe(config: Common) -> EnvironmentInfo:
 
 def _attempt(config: Common, attempt: int, until: float | None) -> EnvironmentInfo:
     actor = Probe(config, attempt > 0)
-    steps = max(2, PROBE_STEPS >> attempt)  # a reset and a step at least
+    steps = max(2, config.probe_steps >> attempt)  # a reset and a step at least
     call: Any = remotely.submit(actor.run, steps, config.seed + attempt)
     try:
         seen: EnvironmentInfo = call.result(

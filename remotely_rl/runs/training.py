@@ -108,7 +108,7 @@ def begin(
         process.restore()
         raise
     session.learner = made
-    session.opening = model_summary.lines(made.model, seen)
+    session.opening = [*model_summary.lines(made.model, seen), *seen.odd]
     return session
 
 
@@ -124,7 +124,7 @@ def _session(
         raise TrainingError("a resumed run stays in its own folder: use --resume without --run")
     folder, _ = run_folder.reopen(Path(resume), algorithm)
     saved = checkpoint.load(folder.checkpoint)
-    if saved["env"] != name_of(config.env):
+    if saved["env"] not in (name_of(config.env), earlier_names.of_environment(config.env)):
         raise TrainingError(f"{resume} is a run on {saved['env']}, not on {name_of(config.env)}")
     state = earlier_names.renamed_state(saved["learner"]["model"], model.state_dict())
     checkpoint.check_fits(folder.checkpoint, state, model)

@@ -41,6 +41,18 @@ def is_failure(error: BaseException) -> bool:
     )
 
 
+class the_model_computes:  # noqa: N801 - reads as a word of `with the_model_computes():`
+    """Within it, what a model raises becomes a TrainingError: to replace its actor is no help."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
+        # Of GA3C's agents it is the server that computes, and may be lost.
+        if error is not None and is_failure(error) and not isinstance(error, LOST):
+            raise TrainingError(f"the model raised {readable(error)}") from error
+
+
 def report_of(error: BaseException, lived: int = 0) -> CrashReport:
     """Return what is known of an actor that failed.
 

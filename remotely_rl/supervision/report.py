@@ -21,6 +21,7 @@ class Cause(StrEnum):
     LOST = "was lost"  # its machine is gone
     NOT_FINITE = "returned a number that is not finite"
     WRONG_SHAPE = "returned an observation that is not of its space"
+    WRONG_ROW = "returned what Gymnasium's do not"
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 Each environment's observation is checked against its space as it is written, and all of them for
 NaN and infinity at once.  The arrays may be somebody else's: memory shared with another process.
+
+What comes with the observation is checked here too: `checked_reset`, `reward_of` and `fault_of`.
 """
 
 import math
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +28,10 @@ class NotFinite(ValueError):
 
 class WrongShape(ValueError):
     """An environment returned an observation that is not of its space."""
+
+
+class WrongRow(ValueError):
+    """An environment returned something else than `reset` and `step` of Gymnasium do."""
 
 
 class Leaf(NamedTuple):
@@ -65,6 +72,7 @@ class Rows:
         self._count = count
         self.arrays: list[NDArray[Any]] = []
         self._names: list[str] = []  # of the arrays
+        self._boxes: list[tuple[str, NDArray[Any], NDArray[Any], NDArray[Any]]] = []  # and bounds
         self.objects: list[list[Any]] = []  # of the leaves that are no arrays
         self._given = None if arrays is None else list(arrays)
         self._value, self.write = self._leaf(space, NAME)
@@ -98,6 +106,19 @@ class Rows:
                     f"{name} has {len(bad):,} numbers that are NaN or infinite, the first"
                     f" {rows[i, bad[0]]} at {bad[0]} of {rows.shape[1]}"
                 )
+
+    def outside(self) -> str:
+        """Return which number lies outside the bounds of its Box, the first one; or nothing."""
+        for name, array, low, high in self._boxes:
+            wrong = np.argwhere((array < low) | (array > high))
+            if len(wrong):
+                _, *at = wrong[0].tolist()
+                place, bounds = f" at {at}" if at else "", (low[tuple(at)], high[tuple(at)])
+                return (
+                    f"{name} has {array[tuple(wrong[0])]}{place}; its space has {bounds[0]} to"
+                    f" {bounds[1]}"
+                )
+        return ""
 
     def are_finite(self) -> bool:
         """Whether all observations are finite, as far as can be told quickly.
@@ -148,7 +169,10 @@ class Rows:
         self._names.append(name)
         value = lambda copy: array.copy() if copy else array
         write = _array_writer(array, name) if shape else _scalar_writer(array, name)
-        return value, write if isinstance(space, spaces.Box) else _checked(write, space, name)
+        if isinstance(space, spaces.Box):
+            self._boxes.append((name, array, space.low, space.high))
+            return value, write
+        return value, _checked(write, space, name)
 
 
 def _array_writer(array: NDArray[Any], name: str) -> Write:
@@ -232,6 +256,59 @@ def _tuple_writer(writes: list[Write], name: str) -> Write:
             write_part(i, part)
 
     return write
+
+
+NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.bool_})
+STEP = "(observation, reward, terminated, truncated, info)"
+
+
+def checked_reset(row: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the observation and the info of a reset.  Raises WrongRow if that is not what it is.
+
+    An observation alone may be two numbers, and would pass for both.
+    """
+    if isinstance(row, (tuple, list)) and len(row) == 2 and isinstance(row[1], dict):
+        return row[0], row[1]
+    raise WrongRow(f"`reset` returned {_described(row)}: let it return (observation, info), a dict")
+
+
+def reward_of(reward: Any, info: Any) -> float:
+    """Return a reward of a rare type.  Raises WrongRow for one that is no number, or such an info.
+
+    `step` calls this for what is not of NUMBERS, or no dict.
+    """
+    if not isinstance(info, dict):
+        raise WrongRow(f"`step` returned an info that is {_described(info)}: let it be a dict")
+    try:
+        if np.shape(reward) == ():
+            return float(reward)
+    except (TypeError, ValueError):
+        pass
+    raise WrongRow(f"the reward is {_described(reward)}: let it be one number")
+
+
+def fault_of(row: Any, error: Exception) -> Exception:
+    """Return what is wrong with the row of a step, or what else the error was; () is no row."""
+    if isinstance(row, (tuple, list)) and len(row) == 5:
+        for name, value in zip(("terminated", "truncated"), row[2:4], strict=True):
+            if np.ndim(value):
+                return WrongRow(f"{name} is {_described(value)}: let it be True or False")
+        return error
+    if isinstance(row, tuple) and not row:
+        return error
+    hint = ""
+    if isinstance(row, tuple) and len(row) == 4:
+        hint = "; `done` of older versions is `terminated`, or `truncated` at a limit of time"
+    return WrongRow(f"`step` returned {_described(row)}: let it return {STEP}{hint}")
+
+
+def _described(value: Any) -> str:
+    """Return a value in a few words: the number of parts, its shape or itself."""
+    if isinstance(value, (tuple, list, dict)):
+        return f"a {type(value).__name__} of {len(value)}"
+    if np.ndim(value):
+        return f"{reprlib.repr(np.asarray(value).tolist())} of shape {np.shape(value)}"
+    return reprlib.repr(value)
 
 
 def _row(space: gymnasium.Space[Any], value: Any, i: int) -> Any:

@@ -3,8 +3,8 @@
     step raises      the row is (last observation, reward 0, truncated), and its info has
                      `crash_report`, the CrashReport; the environment is remade at its next reset
     reset raises     the environment is remade, and reset with another seed, a few times
-    NaN, infinity    in observation or reward, and observations that are not of the space: as if
-                     `step` had raised
+    NaN, infinity    in observation or reward, observations that are not of the space, and rows
+                     that are not as Gymnasium's: as if `step` had raised
 
 The transition of the crashed step is unknown, so whoever can should leave that row out.  Whoever
 cannot learns that the episode was cut where it was last seen.
@@ -32,12 +32,23 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
+from remotely.arguments import signature_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import infos as infos_module
 from remotely_rl.supervision.flight import FlightRecord
 from remotely_rl.supervision.infos import Info
 from remotely_rl.supervision.report import Cause, CrashReport, describe
-from remotely_rl.supervision.rows import ARRAYS, NotFinite, Rows, WrongShape
+from remotely_rl.supervision.rows import (
+    ARRAYS,
+    NUMBERS,
+    NotFinite,
+    Rows,
+    WrongRow,
+    WrongShape,
+    checked_reset,
+    fault_of,
+    reward_of,
+)
 from remotely_rl.supervision.seeds import Seeds, of_each
 from remotely_rl.supervision.watchdog import Watchdog
 
@@ -94,9 +105,9 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._record.end()
 
         first = self.envs[0]
-        self._spaces = first.observation_space, first.action_space
+        self._spaces = _spaces_of(first, f"environment {first_index}")
         for i, env in enumerate(self.envs):
-            self._check_spaces(env, f"environment {first_index + i}")
+            self._check(env, i, f"environment {first_index + i}")
         self.single_observation_space, self.single_action_space = self._spaces
         self.observation_space = batch_space(self.single_observation_space, count)
         self.action_space = batch_space(self.single_action_space, count)
@@ -150,14 +161,20 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 info = self._begin_episode(i)
                 rewards[i] = 0.0
             else:
+                row: Any = ()
                 try:
-                    obs, rewards[i], is_terminated, is_truncated, info = steps[i](action)
+                    row = steps[i](action)
+                    obs, reward, is_terminated, is_truncated, info = row
+                    if type(reward) not in NUMBERS or type(info) is not dict:
+                        reward = reward_of(reward, info)
+                    rewards[i] = reward
                     write(i, obs)
+                    if is_over := is_terminated or is_truncated:
+                        terminated[i], truncated[i] = is_terminated, is_truncated
                 except Exception as error:
-                    info = self._crash(i, error, error.__traceback__)
-                    is_terminated, is_truncated = False, True
-                if is_terminated or is_truncated:
-                    terminated[i], truncated[i] = is_terminated, is_truncated
+                    info = self._crash(i, fault_of(row, error), error.__traceback__)
+                    is_over = True
+                if is_over:
                     info = self._end_episode(i, info, infos)
             if info:
                 infos = self._add_info(infos, info, i)
@@ -283,10 +300,12 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             try:
                 if self._broken[i]:
                     self._remake(i)
-                obs, info = self.envs[i].reset(seed=given, options=options)
+                obs, info = checked_reset(self.envs[i].reset(seed=given, options=options))
                 self.rows.write(i, obs)
                 if self._check_finite:
                     self.rows.check_row(i)
+            except WrongRow as error:  # which another attempt would return too
+                raise TrainingError(f"environment {self._first_index + i}: {error}") from None
             except Exception as error:
                 last = self._crashed(i, error, error.__traceback__)
                 continue
@@ -340,6 +359,8 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 report = self._record.report(i, Cause.NOT_FINITE, str(error))
             case WrongShape():
                 report = self._record.report(i, Cause.WRONG_SHAPE, str(error))
+            case WrongRow():
+                report = self._record.report(i, Cause.WRONG_ROW, str(error))
             case _:
                 # Without the frame of this file.
                 below = frames.tb_next if frames is not None else None
@@ -363,7 +384,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._record.made_now(i)
         env = self._makes[i]()
         try:
-            self._check_spaces(env, "a new environment")
+            self._check(env, i, "a new environment")
         except TrainingError as error:
             env.close()
             raise WrongShape(str(error)) from None
@@ -372,12 +393,19 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self.envs[i], self._steps[i] = env, env.step
         self._broken[i] = False
 
-    def _check_spaces(self, env: gymnasium.Env[Any, Any], who: str) -> None:
-        made = env.observation_space, env.action_space
-        if made != self._spaces:
+    def _check(self, env: gymnasium.Env[Any, Any], i: int, who: str) -> None:
+        """Raise TrainingError for what cannot be the i-th environment of these."""
+        if (made := _spaces_of(env, who)) != self._spaces:
             raise TrainingError(
                 f"{who} has other spaces than the first: {made} instead of {self._spaces}"
             )
+        for j, known in enumerate(self.envs):
+            if j != i and known.unwrapped is env.unwrapped:
+                one, other = (self._first_index + index for index in sorted((i, j)))
+                raise TrainingError(
+                    f"environments {one} and {other} are one object: what makes environments must"
+                    " make a new one in each call"
+                )
 
     # --- flight record ----------------------------------------------------------------------------
 
@@ -397,6 +425,27 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         assert record is not None
         self._record = record
         self._steps = [env.step for env in self.envs]
+
+
+def _spaces_of(env: gymnasium.Env[Any, Any], who: str) -> tuple[gymnasium.Space[Any], ...]:
+    """Return the spaces of observations and actions.  Raises TrainingError for one of old ways."""
+    found: list[gymnasium.Space[Any]] = []
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, gymnasium.Space):
+            raise TrainingError(
+                f"{who} has {name} {space!r}: set it in `__init__` to one of gymnasium.spaces"
+            )
+        found.append(space)
+    with contextlib.suppress(ValueError):  # it is of C, and has no signature
+        try:
+            signature_of(env.unwrapped.reset).bind(seed=None, options=None)
+        except TypeError:
+            raise TrainingError(
+                f"{who} has a `reset` that takes no seed or no options: let it be"
+                " `def reset(self, *, seed=None, options=None)`"
+            ) from None
+    return tuple(found)
 
 
 def _check_reward(reward: float) -> None:

@@ -168,7 +168,7 @@ class Hosts:
 
     def finish(self) -> Info:
         """Wait for the end of the step; return the infos.  Raises what ends the run."""
-        self._check_is_open()
+        self.check_is_open()
         parts: Parts = []
         self._gather(self._begun, parts)
         if len(self._done) < len(self._seats):
@@ -192,12 +192,13 @@ class Hosts:
 
     def _settle(self) -> None:
         """Wait for the end of a step that was interrupted, by Ctrl-C for example."""
-        self._check_is_open()
+        self.check_is_open()
         if self._is_stepping:
             self._begin_those_left()
             self.finish()
 
-    def _check_is_open(self) -> None:
+    def check_is_open(self) -> None:
+        """Raise ClosedEnvironmentError after `close`."""
         if self._is_closing:
             raise ClosedEnvironmentError("this VectorEnv has been closed: make another")
 

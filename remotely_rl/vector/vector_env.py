@@ -19,6 +19,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
@@ -103,6 +104,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         mode = AutoresetMode(autoreset_mode)
         settings = Settings(mode, episode_seeds, check_finite, step_timeout_s, cpus_per_actor)
         self.copy, self.autoreset_mode = copy, mode
+        self._is_step_pending = False  # between `step_async` and `step_wait`
         self._hosts = Hosts(makes, width, settings, Crashes(say, max_crash_rate, keep=on_crash))
         first = self._hosts.description
         self.single_observation_space = first.observation_space
@@ -124,15 +126,27 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
-        """Begin a step; `step_wait` returns its rows."""
+        """Begin a step; `step_wait` returns its rows.
+
+        Until then all calls but that and `close` raise AlreadyPendingCallError.
+        """
+        self._check_no_step_is_pending("step_async")
         if isinstance(self.single_action_space, ARRAYS) and len(actions) != self.num_envs:
             raise ValueError(f"{len(actions)} actions for {self.num_envs} environments")
         self._hosts.begin(actions)
+        self._is_step_pending = True
 
     def step_wait(
         self,
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
-        """Return the rows of the step that `step_async` began."""
+        """Return the rows of the step that `step_async` began.
+
+        Raises NoAsyncCallError if there is none.
+        """
+        if not self._is_step_pending:
+            self._hosts.check_is_open()
+            raise NoAsyncCallError("`step_wait` without a `step_async` before it", "step")
+        self._is_step_pending = False  # also if Ctrl-C ends the wait: the next step begins anew
         infos = self._hosts.finish()
         rewards, terminated, truncated = self._hosts.outcomes
         obs = self._hosts.rows.value(self.copy)
@@ -145,6 +159,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         options: Info | None = None,
     ) -> tuple[Any, Info]:
         """Begin an episode in each environment, or in those of options["reset_mask"]."""
+        self._check_no_step_is_pending("reset")
         count = self.num_envs
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(count, np.bool_) if mask is None else checked_mask(mask, count)
@@ -161,10 +176,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
 
     def call_at(self, which: Sequence[int], name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """The same for some environments."""
+        self._check_no_step_is_pending("call")
         return self._hosts.ask(which, "call", name, args, kwargs)
 
     def are_wrapped(self, which: Sequence[int], wrapper: type) -> list[bool]:
         """Return which of these environments have a wrapper of a class."""
+        self._check_no_step_is_pending("are_wrapped")
         return self._hosts.ask(which, "are_wrapped", wrapper)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -181,15 +198,25 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
 
     def set_attr_at(self, which: Sequence[int], name: str, values: Sequence[Any]) -> None:
         """The same for some environments."""
+        self._check_no_step_is_pending("set_attr")
         self._hosts.set_attributes(which, name, values)
 
     def render(self) -> tuple[Any, ...] | None:
         """Return a frame of each environment."""
+        self._check_no_step_is_pending("render")
         return self._hosts.render()
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the actors."""
         self._hosts.close()
+
+    def _check_no_step_is_pending(self, name: str) -> None:
+        if self._is_step_pending:
+            self._hosts.check_is_open()
+            raise AlreadyPendingCallError(
+                f"`{name}` between `step_async` and `step_wait`: take the rows of the step first",
+                "step",
+            )
 
 
 def _makes(

@@ -7,9 +7,11 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 from click.testing import CliRunner, Result
 
@@ -25,7 +27,11 @@ TINY = [
 
 
 def invoke(*command: str) -> Result:
-    return CliRunner().invoke(main, command)
+    path = sys.path[:]
+    try:
+        return CliRunner().invoke(main, command)
+    finally:
+        sys.path[:] = path
 
 
 @pytest.fixture
@@ -147,19 +153,37 @@ def test_a_model_of_ones_own_is_taken_out_of_its_file(
 
 OWN_ENVIRONMENT = """
 import gymnasium
+from my_own_names import GAME
 
 class Mine(gymnasium.Wrapper):
     def __init__(self):
-        super().__init__(gymnasium.make("CartPole-v1"))
+        super().__init__(gymnasium.make(GAME))
+
+    def reset(self, *, seed=None, options=None):
+        import my_own_names_of_late
+        return super().reset(seed=seed, options=options)
+
+gymnasium.register("Mine-v0", Mine)
 """
+
+
+@pytest.fixture
+def own_environment(tmp_path: Path) -> Iterator[Path]:
+    """A file with an environment that needs modules beside it, one of them in an actor alone."""
+    (tmp_path / "my_own_environment.py").write_text(OWN_ENVIRONMENT)
+    (tmp_path / "my_own_names.py").write_text("GAME = 'CartPole-v1'")
+    (tmp_path / "my_own_names_of_late.py").write_text("")
+    yield tmp_path / "my_own_environment.py"
+    gymnasium.registry.pop("Mine-v0", None)
+    for name in [name for name in sys.modules if name.startswith("my_own_")]:
+        del sys.modules[name]
 
 
 @pytest.mark.usefixtures("here")
 def test_an_environment_of_ones_own_is_taken_out_of_its_file_to_train_and_to_resume(
-    tmp_path: Path,
+    tmp_path: Path, own_environment: Path
 ) -> None:
-    (tmp_path / "my_own_environment.py").write_text(OWN_ENVIRONMENT)
-    env, run = f"{tmp_path / 'my_own_environment.py'}:Mine", str(tmp_path / "run")
+    env, run = f"{own_environment}:Mine", str(tmp_path / "run")
     done = invoke("train", "ppo", *TINY, "--env", env, "--total-steps", "20", "--run", run)
     assert done.exit_code == 0, done.output
     done = invoke("train", "ppo", "--resume", run, "--total-steps", "40")
@@ -168,6 +192,17 @@ def test_an_environment_of_ones_own_is_taken_out_of_its_file_to_train_and_to_res
     done = invoke("train", "ppo", "--resume", run, "--env", env, "--total-steps", "40")
     assert done.exit_code == 0, done.output
     assert "40 steps are done" in done.output
+
+
+@pytest.mark.usefixtures("local", "no_curve")
+def test_an_id_of_a_module_in_the_working_directory_is_found(
+    tmp_path: Path, own_environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = ("--total-steps", "20", "--probe-steps", "5", "--run", str(tmp_path / "run"))
+    done = invoke("train", "ppo", *TINY, "--env", "my_own_environment:Mine-v0", *steps)
+    assert done.exit_code == 0, done.output
+    assert "my_own_environment" in sys.modules  # so that actors elsewhere are sent it
 
 
 @pytest.mark.parametrize(

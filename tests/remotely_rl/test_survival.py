@@ -19,7 +19,7 @@ from remotely_rl.runs import setup
 from remotely_rl.supervision import logbook
 from tests.remotely_rl import toys
 
-pytestmark = pytest.mark.usefixtures("no_curve", "short_probe")
+pytestmark = pytest.mark.usefixtures("no_curve")
 
 # One of each way to keep actors at work: rounds and a parameter server; and, in the slow tests, a
 # stream and the agents of a Brain.
@@ -61,18 +61,13 @@ def press_ctrl_c_and_hang(trainer: int, pressed: Path) -> None:
     hang()
 
 
-@pytest.fixture
-def short_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statistics of the input begin with few steps, which an environment survives."""
-    monkeypatch.setattr(setup, "PROBE_STEPS", 16)
-
-
 def config(name: str, fails: Any, **changes: Any) -> Any:
     """Two actors with two environments each."""
     spaces = (toys.Aim.action_space,) if name == "sac" else ()
     given: dict[str, Any] = {
         "env": functools.partial(Flaky, fails, *spaces), "actors": 2, "envs_per_actor": 2,
         "rollout_steps": 8, "random_start": 0,
+        "probe_steps": 16,  # which an environment survives
         "log_interval_s": 1e6, "checkpoint_interval_s": 1e6, **changes,
     }  # fmt: skip
     if name not in ("a3c", "n_step_q"):
@@ -150,11 +145,7 @@ def test_environments_that_hang_past_their_limit_are_replaced(
 
 
 @pytest.mark.usefixtures("local")
-def test_environments_that_always_raise_end_a_run_with_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(setup, "PROBE_STEPS", 2)
-
+def test_environments_that_always_raise_end_a_run_with_a_sentence(tmp_path: Path) -> None:
     class Hopeless(Flaky):
         def reset(self, **given: Any) -> Any:
             self.steps = SURVIVES - 3  # which is more than the random play has
@@ -164,7 +155,7 @@ def test_environments_that_always_raise_end_a_run_with_a_sentence(
             obs, reward, _, truncated, info = super().step(action)
             return obs, reward, False, truncated, info
 
-    asked = config("ppo", None, env=lambda: Hopeless(raise_one))
+    asked = config("ppo", None, env=lambda: Hopeless(raise_one), probe_steps=2)
     said = r"crash too often.* raised in step 3, seed \d+: ValueError: the simulator gave"
     with pytest.raises(TrainingError, match=said):
         algorithms.named("ppo").train(asked, run=tmp_path / "run")
@@ -172,11 +163,10 @@ def test_environments_that_always_raise_end_a_run_with_a_sentence(
 
 @pytest.mark.usefixtures("local")
 def test_environments_that_raise_before_the_first_update_are_tried_again_and_then_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(setup, "PROBE_STEPS", 100)
     result = algorithms.named("a2c").train(
-        config("a2c", raise_one, total_steps=20), run=tmp_path / "run"
+        config("a2c", raise_one, total_steps=20, probe_steps=100), run=tmp_path / "run"
     )
     assert result.ended == "20 steps are done"
 
@@ -187,7 +177,7 @@ def test_environments_that_raise_before_the_first_update_are_tried_again_and_the
 
     said = r"crash too often .* environment 0 raised in step 1, seed \d+: ValueError: the simulat"
     with pytest.raises(TrainingError, match=said):
-        setup.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one)))
+        setup.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one), probe_steps=100))
 
 
 def crash_once(crashed: Path) -> None:
@@ -201,20 +191,19 @@ def test_an_environment_that_crashes_before_the_first_update_takes_an_actor_with
     tmp_path: Path,
 ) -> None:
     crashes = functools.partial(crash_once, tmp_path / "crashed")
-    asked = config("a2c", None, env=functools.partial(Flaky, crashes), total_steps=20)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setup, "PROBE_STEPS", 100)
-        result = algorithms.named("a2c").train(asked, run=tmp_path / "run")
+    asked = config(
+        "a2c", None, env=functools.partial(Flaky, crashes), total_steps=20, probe_steps=100
+    )
+    result = algorithms.named("a2c").train(asked, run=tmp_path / "run")
     assert result.ended == "20 steps are done"
     assert (tmp_path / "crashed").exists()
 
 
 @pytest.mark.usefixtures("here")
 def test_an_environment_that_hangs_before_the_first_update_is_told_of_when_time_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(setup, "PROBE_STEPS", 100)
-    asked = config("a2c", hang, minutes=0.02)
+    asked = config("a2c", hang, minutes=0.02, probe_steps=100)
     with pytest.raises(
         TrainingError, match=r"not played 100 random steps in 0.02 minutes: does it"
     ):

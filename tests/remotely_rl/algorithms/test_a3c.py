@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remotely_rl import a3c, sync
-from remotely_rl.runs import metrics, setup
+from remotely_rl.runs import metrics
 from tests.clusters import wait_until
 from tests.remotely_rl import toys
 
@@ -63,12 +63,13 @@ class Together(toys.Guess):
 
 
 @pytest.mark.usefixtures("here")
-def test_processes_learn_and_in_step_they_repeat_a_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(setup, "PROBE_STEPS", CONFIG.rollout_steps)  # one process plays alone then
+def test_processes_learn_and_in_step_they_repeat_a_run(tmp_path: Path) -> None:
     (tmp_path / "together").mkdir()
-    free = dataclasses.replace(CONFIG, env=functools.partial(Together, tmp_path / "together"))
+    free = dataclasses.replace(
+        CONFIG,
+        env=functools.partial(Together, tmp_path / "together"),
+        probe_steps=CONFIG.rollout_steps,  # one process plays alone then
+    )
     assert "is reached" in a3c.train(free, run=tmp_path / "free").ended
     (row,) = metrics.read(tmp_path / "free" / "metrics.csv")
     assert row["train/staleness_max"] >= 1

@@ -10,10 +10,11 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 
-from remotely_rl.environments import action_spaces
+from remotely_rl.environments import action_spaces, observations
 from remotely_rl.environments.action_spaces import Actions, Continuous, Discrete, MultiDiscrete
 from remotely_rl.environments.masks import is_choice
 from remotely_rl.errors import TrainingError
@@ -221,8 +222,6 @@ def test_a_space_says_how_many_numbers_a_policy_needs_and_what_an_action_is(
         spaces.Discrete(3, start=5),
         spaces.MultiDiscrete([2, 3], start=[1, -4]),
         spaces.MultiBinary(2),
-        spaces.Box(np.array([[0, -5]], np.float32), np.array([[10, 5]], np.float32)),
-        spaces.Box(np.array([0, -np.inf], np.float32), np.array([np.inf, 3], np.float32)),
     ],
     ids=str,
 )
@@ -233,6 +232,48 @@ def test_whatever_is_drawn_lies_in_the_environments_own_space(
     wild = 5 * policy(of, 1)[0]
     for row in of.to_environment(draws(of, wild, 200).numpy()):
         assert space.contains(row.astype(space.dtype)), row
+
+
+def bounds(dtype: np.dtype[Any], count: int, random: np.random.Generator) -> NDArray[Any]:
+    """Pairs of a lower and an upper bound [count, 2]: round, of any size, missing, extreme."""
+    if dtype.kind == "b":
+        return np.sort(random.integers(0, 2, (count, 2)).astype(np.bool_), 1)
+    of_dtype: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    ends = np.array([of_dtype.min, of_dtype.max], dtype)
+    if dtype.kind == "f":
+        size = 10 ** random.uniform(-4, min(300, float(np.log10(ends[1]))), (count, 1))
+        pairs = (random.uniform(-1, 1, (count, 2)) * size).astype(dtype)
+        pairs[::4] = random.integers(-100, 100, pairs[::4].shape) / 10
+        pairs[::40, 0], pairs[1::40, 1], pairs[2::40] = -np.inf, np.inf, (-np.inf, np.inf)
+    else:
+        pairs = random.integers(ends[0], ends[1], (count, 2), dtype, endpoint=True)
+        pairs[::2] %= 7
+    pairs[3::40] = ends
+    return np.sort(pairs, 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["float16", "float32", "float64", "longdouble", "int8", "uint8", "int64", "uint64", "?"]
+)
+def test_no_action_of_any_template_lies_outside_a_box_whatever_its_bounds_and_dtype(
+    name: str,
+) -> None:
+    random, dtype = np.random.default_rng(1), np.dtype(name)
+    for low, high in (bounds(dtype, 120, random).T for _ in range(10)):
+        space = spaces.Box(low, high, dtype=dtype.type)
+        of = action_spaces.of(space)
+        wild = 3 * torch.from_numpy(random.standard_normal((20, of.outputs), np.float32))
+        made = torch.cat([
+            of.sample(wild), of.mode(wild),
+            distributions.squashed_sample(wild)[0], distributions.squashed_mode(9 * wild),
+            torch.from_numpy(random.uniform(-1, 1, (20, 120)).astype(np.float32)),
+            torch.tensor([-9e9, -1.0, 1.0, 9e9])[:, None].expand(-1, 120),
+        ])  # fmt: skip
+        arrived = of.to_environment(made.numpy())
+        assert arrived.dtype == dtype
+        assert (arrived >= low).all()
+        assert (arrived <= high).all()
+        assert space.contains(arrived[0])
 
 
 def test_an_environment_that_counts_from_five_is_given_five_for_zero() -> None:
@@ -248,6 +289,12 @@ def test_a_box_is_stretched_to_its_bounds_and_clipped_there() -> None:
     )
     acted = np.array([[-1.0, 1.0], [0.0, 0.0], [0.5, -0.5], [7.0, -7.0]], np.float32)
     assert box.to_environment(acted).tolist() == [[0, 2], [5, 0], [7.5, -1], [10, -2]]
+
+
+def test_each_of_a_boxs_integers_has_an_equal_part_of_what_a_policy_says() -> None:
+    box = action_spaces.of(spaces.Box(2, 5, (1,), np.int16))
+    acted = np.array([[-9], [-1], [-0.51], [-0.49], [-0.01], [0], [0.51], [1], [9]], np.float32)
+    assert box.to_environment(acted)[:, 0].tolist() == [2, 2, 2, 3, 3, 4, 5, 5, 5]
 
 
 def test_a_coordinate_without_bounds_is_left_as_it_is_and_one_with_a_single_bound_is_clipped() -> (
@@ -269,10 +316,9 @@ def test_a_box_gets_its_vector_back_in_its_own_shape() -> None:
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.Tuple([]),
         spaces.MultiDiscrete(np.full((2, 2), 3)),
         spaces.MultiBinary((2, 2)),
-        spaces.Box(0, 9, (2,), np.int32),
+        spaces.Box(0, np.inf, (2,), np.int32),
         spaces.Text(5),
     ],
     ids=str,
@@ -286,6 +332,19 @@ def test_a_space_that_no_policy_fits_is_refused_by_what_would_fit(
     nested = spaces.Dict({"arm": spaces.Tuple([spaces.Discrete(2), space])})
     with pytest.raises(TrainingError, match=rf"(?s)action\['arm'\]\[1\] {said}"):
         action_spaces.of(nested)
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Tuple([]), spaces.Box(0, 1, (2, 0)), spaces.MultiDiscrete([])], ids=str
+)
+def test_a_space_with_nothing_in_it_is_named(space: gymnasium.Space[object]) -> None:
+    said = r" is .*, which has no number in it: leave it out"
+    with pytest.raises(TrainingError, match=f"this environment's action space{said}"):
+        action_spaces.of(space)
+    with pytest.raises(TrainingError, match=rf"action\['arm'\]{said}"):
+        action_spaces.of(spaces.Dict({"arm": space}))
+    with pytest.raises(TrainingError, match=rf"observation\[1\]{said}"):
+        observations.spec_of(spaces.Tuple([spaces.Discrete(2), space]))
 
 
 def test_a_nested_action_reaches_the_environment_nested_as_its_space_is() -> None:

@@ -65,6 +65,18 @@ def test_rewards_are_raw() -> None:
     assert [row.reward.item() for row in play(envs, 3)] == [10.0, 20.0, 30.0]
 
 
+def test_a_vector_environment_with_a_column_of_rewards_is_refused_by_its_shape() -> None:
+    class Column(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            obs, reward, *rest = super().step(actions)
+            return obs, reward[:, None], *rest
+
+    envs = Environments(Column([toys.Counting] * 3))
+    envs.reset(1)
+    with pytest.raises(TrainingError, match=r"3 environments has rewards of shape \(3, 1\) and en"):
+        play(envs, 1)
+
+
 def test_actions_count_from_zero_whatever_the_environment_calls_them() -> None:
     envs = environments.make(toys.FromFive, 2)
     envs.reset(1)
@@ -175,22 +187,51 @@ def test_random_play_and_staggered_starts_take_legal_actions_only() -> None:
             return super().judge(action)
 
     envs = environments.make(Strict, 4)
-    seen = envs.play_randomly(50, seed=3)
-    assert seen["action_mask"].shape == (200, 8)
+    assert [obs["action_mask"].shape for obs in envs.play_randomly(50, seed=3)] == [(4, 8)] * 50
     envs.reset(1)
     obs = envs.decorrelate(19, np.random.default_rng(0))
     assert set(obs["action_mask"].sum(1)) <= {2, 8}  # 8 where an episode is over
     assert envs.pop_crashes() == []
 
 
-def test_an_episode_that_is_over_needs_no_legal_action() -> None:
-    envs = environments.make(space_toys.Masked, 1)
-    obs = envs.reset(1)
-    for _ in range(space_toys.LENGTH):  # the toy has none then
-        step = envs.step(obs["action_mask"].argmax(1))
-        obs = step.obs
-    assert step.terminated.all()
-    assert obs["action_mask"].all()
+class OneAtATime(toys.Counting):
+    """Action `now % 3` is the only legal one, and the episode ends after two steps."""
+
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, tells: str, truncates: bool):
+        self.tells = tells
+        super().__init__(2, truncates)
+
+    def reset(self, **given: Any) -> Any:
+        obs, _ = super().reset(**given)
+        return obs, {"action_mask": np.eye(3, dtype=np.int8)[0]}
+
+    def step(self, action: Any) -> Any:
+        *row, _ = super().step(action)
+        if self.now < 2 or self.tells == "a mask":
+            return *row, {"action_mask": np.eye(3, dtype=np.int8)[self.now]}
+        return *row, {"action_mask": np.zeros(3, np.int8)} if self.tells == "zeros" else {}
+
+
+@pytest.mark.parametrize(
+    ("tells", "truncates", "mask"),
+    [
+        ("a mask", True, [0, 0, 1]),  # it is bootstrapped from
+        ("a mask", False, [1, 1, 1]),
+        ("zeros", True, [1, 1, 1]),
+        ("zeros", False, [1, 1, 1]),
+        ("nothing", True, [1, 1, 1]),
+    ],
+)
+def test_the_last_observation_of_a_truncated_episode_keeps_its_mask_if_it_has_one(
+    tells: str, truncates: bool, mask: list[int]
+) -> None:
+    envs = environments.make(lambda: OneAtATime(tells, truncates), 2)
+    envs.reset(1)
+    play(envs, 1)
+    assert envs.step(np.zeros(2, np.int64)).obs["action_mask"].tolist() == [mask] * 2
+    assert envs.step(np.zeros(2, np.int64)).obs["action_mask"].tolist() == [[1, 0, 0]] * 2
 
 
 class Breaks(toys.Counting):

@@ -65,6 +65,12 @@ def test_where_no_mask_is_needed_everything_is_legal() -> None:
     assert raw.tolist() == [[0, 0, 0], [0, 1, 0]]  # the environment's own is left alone
 
 
+def test_where_nobody_acts_a_mask_holds_unless_a_choice_has_nothing_legal() -> None:
+    raw = np.array([[1, 0, 0, 1, 1], [1, 0, 0, 0, 0]])
+    found = Masks(MULTI, 2).of(raw, acts=np.array([False, False]))
+    assert found.tolist() == [[True, False, False, True, True], [True] * 5]
+
+
 @pytest.mark.parametrize(
     ("actions", "raw", "said"),
     [

@@ -56,7 +56,8 @@ INT8, INT64, FLOAT = np.dtype(np.int8), np.dtype(np.int64), np.dtype(np.float32)
 SPACES: list[tuple[gymnasium.Space[Any], Any]] = [
     (spaces.Box(-1, 1, (3,), np.float64), Leaf((3,), FLOAT)),
     (spaces.Box(-9, 9, (2, 2), np.int16), Leaf((2, 2), FLOAT)),
-    (spaces.Box(0, 255, (), np.uint8), Leaf((), np.dtype(np.uint8))),
+    (spaces.Box(0, 255, (), np.uint8), Leaf((1,), np.dtype(np.uint8))),
+    (spaces.Dict(x=spaces.Box(-1, 1, ())), {"x": Leaf((1,), FLOAT)}),
     (spaces.Discrete(5, start=2), Leaf((), INT64, (5,), (2,))),
     (spaces.MultiDiscrete([3, 4]), Leaf((2,), INT64, (3, 4), (0, 0))),
     (spaces.MultiBinary([2, 3]), Leaf((2, 3), INT8)),
@@ -94,7 +95,7 @@ def test_an_observation_holds_what_the_environment_gave(
     for path, _ in trees.items(spec):
         ours, theirs = trees.at(batch, path), trees.at(raw, path)
         if ours.shape != theirs.shape:
-            theirs = np.moveaxis(theirs, -1, 1)
+            theirs = np.moveaxis(theirs, -1, 1) if theirs.ndim > 1 else theirs[:, None]
         np.testing.assert_array_equal(ours, theirs.astype(ours.dtype))
 
 

@@ -1,5 +1,8 @@
 """What environments are made from, and what is said of something else."""
 
+import functools
+from typing import Any
+
 import pytest
 from gymnasium import spaces
 
@@ -37,6 +40,27 @@ def test_actions_that_no_policy_fits_are_refused_by_what_would() -> None:
 def test_an_environment_that_lacks_a_package_says_which() -> None:
     with pytest.raises(TrainingError, match="cannot make 'no_such_module:Env-v0'"):
         environments.make("no_such_module:Env-v0", 1)
+
+
+class Sized(toys.Counting):
+    def __init__(self, size: Any, kind: type | None = None):
+        super().__init__(size)
+
+
+def test_a_name_has_the_arguments_that_tell_one_environment_from_another() -> None:
+    assert environments.name_of(Sized) == "Sized"
+    given = functools.partial(functools.partial(Sized, 5), kind=toys.Counting)
+    assert environments.name_of(given) == "Sized(5, kind=Counting)"
+    again = functools.partial(Sized, object())
+    assert environments.name_of(again) == environments.name_of(functools.partial(Sized, object()))
+
+
+def test_what_cannot_be_called_without_arguments_is_refused_by_what_to_pass() -> None:
+    with pytest.raises(TrainingError, match=r"missing a required argument: 'size': pass functool"):
+        environments.make(Sized, 1)
+    assert environments.make(functools.partial(Sized, 5), 1).num_envs == 1
+    with pytest.raises(TrainingError, match="env is a Counting: pass an id, or a class or funct"):
+        environments.make(toys.Counting(), 1)  # type: ignore[arg-type]
 
 
 def test_a_callable_that_makes_no_environment_is_told_so() -> None:

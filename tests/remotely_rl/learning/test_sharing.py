@@ -19,7 +19,6 @@ from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import Learner, gae_batch
 from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.runs import checkpoint
-from remotely_rl.runs.setup import PROBE_STEPS
 from remotely_rl.sync import Reply
 from remotely_rl.sync.reply import Accepted
 from tests.remotely_rl import toys
@@ -313,7 +312,7 @@ def test_statistics_of_the_input_go_on_and_are_resumed(template: Any, tmp_path: 
         saved = checkpoint.load(tmp_path / "run" / "checkpoint.pt")["learner"]["model"]
         counts.append(float(saved["normalizer.count"]))
 
-    probed = -(-PROBE_STEPS // networks.UPDATE_EVERY)
+    probed = -(-config.probe_steps // networks.UPDATE_EVERY)
     assert counts[0] == pytest.approx(probed + 400 / networks.UPDATE_EVERY, rel=0.2)
     assert counts[1] == pytest.approx(counts[0] + 400 / networks.UPDATE_EVERY, rel=0.2)
 

@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,22 @@ def test_what_cannot_be_resumed_says_why(
         training.begin(
             algorithm, a2c.Config, dataclasses.replace(CONFIG, env=env), resume=folder.path
         )
+
+
+@pytest.mark.usefixtures("local")
+def test_a_partial_is_resumed_with_its_arguments_or_under_the_name_that_all_had(
+    tmp_path: Path,
+) -> None:
+    run, config = tmp_path / "run", dataclasses.replace(TRAINED, env=partial(toys.Counting, 5))
+    a2c.train(config, run=run)
+    other = dataclasses.replace(config, env=partial(toys.Counting, 6))
+    with pytest.raises(TrainingError, match=r"a run on Counting\(5\), not on Counting\(6\)"):
+        a2c.train(other, resume=run)
+
+    saved = checkpoint.load(run / "checkpoint.pt")
+    torch.save({**saved, "env": "partial"}, run / "checkpoint.pt")
+    result = a2c.train(dataclasses.replace(config, total_steps=200), resume=run)
+    assert result.env_steps >= 200
 
 
 @pytest.mark.usefixtures("local")

@@ -47,9 +47,10 @@ class Fragile(gymnasium.Env[np.ndarray, Any]):
             return NAN, {}
         return self._obs(), {"began": True}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Any:
         self.now += 1
-        obs, reward = self._obs(), 1.0
+        obs: Any = self._obs()
+        reward: Any = 1.0
         match self.faults.at(f"step {self.now}"):
             case "nan observation":
                 obs = NAN
@@ -57,6 +58,16 @@ class Fragile(gymnasium.Env[np.ndarray, Any]):
                 reward = float("nan")
             case "shape":
                 obs = np.zeros(5, np.float32)
+            case "array of reward":
+                reward = np.ones(1)
+            case "no reward":
+                reward = None
+            case "four values":
+                return obs, reward, False, {}
+            case "array of ends":
+                return obs, reward, np.ones(2, np.bool_), False, {}
+            case "list of infos":
+                return obs, reward, False, False, []
         return obs, reward, self.now >= self.length, False, {}
 
     def close(self) -> None:

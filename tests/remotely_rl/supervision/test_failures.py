@@ -53,17 +53,22 @@ class Broken(toys.network(2).__class__):  # type: ignore[misc]
 
 
 @pytest.mark.usefixtures("local")
-def test_what_a_model_raises_is_told_without_the_frames_of_the_library() -> None:
+def test_what_a_model_raises_is_told_as_that_without_the_frames_of_the_library() -> None:
     config = a2c.Config(env=toys.Guess, envs_per_actor=1, random_start=0)
     actor = Actor(config, Broken((2,), 2), 1)
     error = remotely.submit(actor.sample).exception()
-    assert error is not None
-    report = failures.report_of(error, lived=3)
-    assert (report.cause, report.lived) == (Cause.RAISED, 3)
-    assert str(report) == "an actor raised: ValueError: the model has a bad state"
-    frames = [line for line in report.details.splitlines() if "File" in line]
-    assert frames[-1].endswith("in think")
-    assert "remotely_rl/acting/" not in report.details
+    assert isinstance(error, TrainingError)  # which ends the run
+    first, *frames = str(error).splitlines()
+    assert first == "the model raised ValueError: the model has a bad state"
+    assert [line for line in frames if "File" in line][-1].endswith("in think")
+    assert "remotely_rl/acting/" not in str(error)
+
+
+def test_where_the_model_computes_a_lost_server_is_still_that() -> None:
+    with pytest.raises(remotely.ActorDied), failures.the_model_computes():
+        raise CRASH
+    with pytest.raises(TrainingError, match="raised Odd: no"), failures.the_model_computes():
+        raise remotely.ActorRaised("Traceback\nOdd: no\n")
 
 
 def test_an_error_in_the_library_is_told_with_all_of_its_traceback() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import Autoreset
 
 from remotely_rl import TrainingError
 from remotely_rl.supervision import Cause, CrashReport, SupervisedVectorEnv
@@ -135,8 +136,16 @@ def test_an_environment_that_can_never_be_reset_ends_the_run_in_a_sentence() -> 
         ("nan observation", Cause.NOT_FINITE, r"2 numbers that are NaN or infinite"),
         ("nan reward", Cause.NOT_FINITE, r"the reward is nan"),
         ("shape", Cause.WRONG_SHAPE, r"the observation has shape (5,); its space has (2,)"),
+        ("array of reward", Cause.WRONG_ROW, "the reward is [1.0] of shape (1,): let it be one nu"),
+        ("no reward", Cause.WRONG_ROW, "the reward is None: let it be one number"),
+        ("array of ends", Cause.WRONG_ROW, "terminated is [True, True] of shape (2,): let it"),
+        ("list of infos", Cause.WRONG_ROW, "`step` returned an info that is a list of 0: let it"),
+        (
+            "four values", Cause.WRONG_ROW,
+            "of 4: let it return (observation, reward, terminated, truncated, info); `done` of",
+        ),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_row_that_is_not_of_the_space_is_a_crash(
     mode: AutoresetMode, fault: str, cause: Cause, words: str, ends: bool
@@ -183,6 +192,54 @@ def test_an_environment_whose_spaces_change_is_refused() -> None:
     envs.step([0])
     assert envs.crashes[-1].cause is Cause.WRONG_SHAPE
     assert "a new environment has other spaces than the first" in envs.crashes[-1].what
+
+
+class Bare(Fragile):
+    """`reset` returns the observation alone: two numbers."""
+
+    def reset(self, **given: Any) -> Any:
+        return super().reset(**given)[0]
+
+
+class Seedless(Fragile):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class Unspaced(Fragile):
+    action_space: Any = None
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Bare, r"`reset` returned .* of shape \(2,\): let it return \(observation, info\)"),
+        (Seedless, r"takes no seed or no options: let it be `def reset\(self, \*, seed=None, opt"),
+        (Unspaced, "has action_space None: set it in `__init__` to one of gymnasium.spaces"),
+    ],
+)
+def test_an_environment_of_older_ways_is_refused_by_what_to_write(
+    kind: type[Fragile], words: str
+) -> None:
+    with pytest.raises(TrainingError, match=f"environment 0.* {words}"):
+        SupervisedVectorEnv([lambda: kind(Faults())]).reset()
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_one_object_for_several_environments_is_refused_also_where_one_is_remade(
+    wrapped: bool,
+) -> None:
+    one = Fragile(Faults(step_1="raise"))
+    again = lambda: Autoreset(one) if wrapped else one
+    with pytest.raises(TrainingError, match="environments 0 and 1 are one object: what makes"):
+        SupervisedVectorEnv([again, again])
+
+    made = iter([one, Fragile(Faults(step_1="raise")), *[one] * 20])
+    envs = SupervisedVectorEnv([lambda: next(made)] * 2)
+    envs.reset()
+    envs.step([0, 0])
+    with pytest.raises(TrainingError, match="environments 0 and 1 are one object"):
+        envs.step([0, 0])
 
 
 def test_environments_of_different_spaces_are_refused() -> None:

@@ -601,6 +601,29 @@ def test_wrong_numbers_of_actions_and_seeds_are_refused_and_harm_nothing() -> No
     envs.close()
 
 
+@pytest.mark.usefixtures("local")
+def test_a_step_that_was_begun_is_waited_for_once_and_before_anything_else() -> None:
+    envs = VectorEnv(toys.Counting, 2)
+    envs.reset()
+    uses: list[Any] = [
+        lambda: envs.step_async([0, 0]),
+        envs.reset,
+        envs.render,
+        lambda: envs.get_attr("now"),
+        lambda: envs.set_attr("now", 0),
+        lambda: envs.are_wrapped([0], gymnasium.Wrapper),
+    ]
+    envs.step_async([0, 0])
+    for use in uses:
+        with pytest.raises(gymnasium.error.AlreadyPendingCallError, match="take the rows of the"):
+            use()
+    assert envs.step_wait()[0].ravel().tolist() == [1, 1]
+    with pytest.raises(gymnasium.error.NoAsyncCallError, match="without a `step_async`"):
+        envs.step_wait()
+    assert envs.step([0, 0])[0].ravel().tolist() == [2, 2]
+    envs.close()
+
+
 @pytest.mark.usefixtures("here")
 def test_an_episode_that_is_over_is_not_stepped_and_that_harms_nothing() -> None:
     reports: list[CrashReport] = []

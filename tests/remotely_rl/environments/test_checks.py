@@ -1,0 +1,106 @@
+"""The check of an environment before a run: what it refuses, finds odd, or lets pass."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import remotely_rl
+from remotely_rl import a2c
+from remotely_rl.errors import TrainingError
+from remotely_rl.runs import setup
+from remotely_rl.runs.training import begin
+from tests.remotely_rl import space_toys, toys
+
+
+class FourValues(toys.Guess):
+    def step(self, action: int) -> Any:
+        obs, reward, done, _, info = super().step(action)
+        return obs, reward, done, info
+
+
+class Wide(toys.Guess):
+    def step(self, action: int) -> Any:
+        return np.zeros(3, np.float32), *super().step(action)[1:]
+
+
+class ShortMask(space_toys.Masked):
+    def info(self) -> dict[str, Any]:
+        return {"action_mask": self.mask[:5]}
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (FourValues, r"environment 0 .* in step 1, .*`step` returned a tuple of 4: let it return"),
+        (Wide, r"returned an observation .* in step 1, .* has shape \(3,\); its space has \(2,\)"),
+        (ShortMask, r"has an action_mask of shape \(5,\); its actions need 8 numbers"),
+        (lambda: toys.Blank(spaces.Text(5)), "observation space is Text"),
+        (toys.Poisoned, "crash too often .* the reward is nan"),
+        ("CartPole-v7", "no environment is called"),
+    ],
+)
+def test_what_no_run_could_train_in_is_refused_in_a_sentence(env: Any, words: str) -> None:
+    with pytest.raises(TrainingError, match=words):
+        remotely_rl.check(env, steps=20)
+
+
+class Beyond(toys.Guess):
+    """Observes a number outside its space, as it is reset."""
+
+    observation_space = spaces.Dict({"x": spaces.Box(-1, 1, (2, 2), np.float64)})  # type: ignore[assignment]
+
+    def _obs(self) -> Any:
+        return {"x": np.array([[0, 1.5], [0, 0]])}
+
+
+def test_a_number_outside_its_box_is_told_once_with_its_place_and_its_bounds() -> None:
+    (odd,) = remotely_rl.check(Beyond)
+    assert odd.startswith("the observation['x'] has 1.5 at [0, 1]; its space has -1.0 to 1.0: ")
+
+
+@pytest.mark.usefixtures("local")
+def test_a_run_tells_of_it_at_its_start(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with begin("a2c", a2c.Config, a2c.Config(env=Beyond), run=tmp_path / "run"):
+        pass
+    assert capsys.readouterr().out.count("has 1.5 at [0, 1]; its space has -1.0 to 1.0") == 1
+
+
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", toys.Guess, toys.Guess(), toys.counting_vector, space_toys.Masked]
+)
+def test_where_nothing_is_odd_nothing_is_told(env: Any) -> None:
+    assert remotely_rl.check(env, steps=20) == []
+
+
+class Steps(toys.Guess):
+    taken = 0
+
+    def step(self, action: int) -> Any:
+        type(self).taken += 1
+        return super().step(action)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_run_checks_with_as_many_steps_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Steps, "taken", 0)
+    seen = setup.probe(a2c.Config(env=Steps, probe_steps=10))
+    assert len(seen.obs) == 10
+    assert Steps.taken in range(4, 6)  # of an episode of one step, each second row resets
+    with pytest.raises(TrainingError, match="probe_steps must be at least 2, not 1"):
+        a2c.Config(probe_steps=1)
+
+
+def test_what_was_made_for_it_is_closed_and_nothing_else() -> None:
+    closed: list[bool] = []
+
+    class Closes(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def close(self) -> None:
+            closed.append(True)
+
+    remotely_rl.check(Closes(toys.Guess()), steps=2)
+    assert closed == []
+    remotely_rl.check(lambda: Closes(toys.Guess()), steps=2)
+    assert closed == [True]
