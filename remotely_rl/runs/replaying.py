@@ -73,6 +73,7 @@ class RunReplay:
         self._is_unsaved = False
         self.replay: Replay | None = None
         self.ratio = Ratio(config.replay_ratio, config.batch_size, config.learn_from)
+        session.say(told(config.replay_ratio / config.batch_size))
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
         """Add a round; each actor's environments have columns of their own."""
@@ -165,6 +166,14 @@ class RunReplay:
                 " some steps will be in it twice"
             )
         self.ratio.restore(saved)
+
+
+def told(updates: float) -> str:
+    """The sentence about so many updates a step, which are `replay_ratio` over `batch_size`."""
+    of = "replay_ratio / batch_size"
+    if updates >= 1:
+        return f"{updates:g} update{'s' if updates > 1 else ''} for each step ({of})"
+    return f"an update for every {1 / updates:g} steps ({of})"
 
 
 def check(config: "ReplayConfig") -> None:
