@@ -36,7 +36,6 @@ that they give (`learning/tuner.py`).
 
 import dataclasses
 import math
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -59,7 +58,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses
-from remotely_rl.learning import inference_server
+from remotely_rl.learning import inference_server, threads
 from remotely_rl.learning.inference_server import Prediction, Record, RemoteLearner, Server
 from remotely_rl.learning.learner import (
     Learner,
@@ -317,6 +316,6 @@ def _tuner(config: Config) -> Tuner:
     counts = {
         "agents": config.actors, "predictors": config.predictors, "trainers": config.trainers
     }  # fmt: skip
-    cores = os.cpu_count() or 1
+    cores = threads.cores()
     limits = {"agents": config.most, "predictors": cores, "trainers": cores}
     return Tuner(counts, limits, config.seed)
