@@ -17,6 +17,7 @@ from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 from remotely_rl.supervision import rate, watchdog
 from remotely_rl.trees import Tree
 
+STEERED_TO = 0.01  # nats; see target_kl_of
 ATARI_SIZE, ATARI_STACK = 42, 4  # of images in Atari games, unless others are asked for
 
 
@@ -185,6 +186,14 @@ class Common:
 
 
 def device_of(config: Common) -> torch.device:
+def target_kl_of(config: Any) -> float:
+    """The KL divergence that a config's learning rate is steered to; 0: none."""
+    given: float | None = getattr(config, "target_kl", 0.0)
+    if given is None:  # a rate that is given holds
+        return STEERED_TO if config.learning_rate is None else 0.0
+    return given
+
+
     """The device of a learner: the CPU, where its Config has no field for it.
 
     Raises TrainingError if this machine does not have it.

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Parameters
-from remotely_rl.config import Common, device_of
+from remotely_rl.config import Common, device_of, target_kl_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.batch import Batch, DeviceTrajectory, RecurrentInput, Transitions
@@ -50,8 +50,9 @@ from remotely_rl.networks import precision
 
 C = TypeVar("C", bound=Common)
 
-# A steered rate changes by this factor, within these multiples of its bounds.
-FACTOR, ABOVE, BELOW = 1.5, 4.0, 0.1
+# A steered rate begins here unless a rate is given, and changes by this factor, within these
+# multiples of its bounds.
+STEERED_FROM, FACTOR, ABOVE, BELOW = 1e-3, 1.5, 4.0, 0.1
 
 
 class Losses(NamedTuple):
@@ -74,30 +75,49 @@ class Step(NamedTuple):
 class LearningRate:
     """The rate at which the next optimizer step is taken: `value`.
 
-    It falls linearly over the schedule.  Or each update's KL divergence steers it: it rises if the
-    update moved the policy little, and falls if it moved it far, so that no horizon has to be
-    guessed.
+    It falls linearly over the schedule.  Or, with a `target_kl`, each update's KL divergence steers
+    it: it rises if the update moved the policy little, and falls if it moved it far, so that no
+    horizon has to be guessed.
     """
 
-    def __init__(self, start: float, end: float | None = None):
+    def __init__(self, start: float, end: float | None = None, target_kl: float = 0.0):
         """`end` is 1e-4 by default, or `start` if that is lower."""
         self.start = self.value = start
         self.end = min(1e-4, start) if end is None else end
+        self.target_kl = target_kl
+        self._range = self.end * BELOW, start * ABOVE
+
+    @classmethod
+    def of(cls, config: Any) -> "LearningRate":
+        """The rate that a config asks for; all algorithms have fields of these names."""
+        start = STEERED_FROM if config.learning_rate is None else config.learning_rate
+        return cls(start, config.learning_rate_end, target_kl_of(config))
+
+    def __str__(self) -> str:
+        if not self.target_kl:
+            falls = "" if self.end == self.start else f", annealed to {self.end:g}"
+            return f"{self.start:g}{falls}"
+        low, high = self._range
+        return f"{self.start:g}, steered by target_kl={self.target_kl:g}, from {low:g} to {high:g}"
 
     def anneal(self, progress: float) -> None:
-        """Sets the rate that the schedule has when so much of it is over."""
-        self.value = annealed(self.start, self.end, progress)
+        """Sets the rate that the schedule has when so much of it is over, unless it is steered."""
+        if not self.target_kl:
+            self.value = annealed(self.start, self.end, progress)
 
-    def steer(self, kl: float, target: float) -> None:
-        """Adapts the rate after an update that moved the policy by `kl` nats.
+    def steer(self, kl: float) -> None:
+        """Adapts the rate after an update that moved the policy by `kl` nats, if it is steered.
 
-        Up if that was less than half of `target`, down if more than twice; never above `start`
+        Up if that was less than half of `target_kl`, down if more than twice; never above `start`
         times 4, nor below `end` over 10.
         """
-        if kl > 2 * target:
-            self.value = max(self.value / FACTOR, self.end * BELOW)
-        elif kl < target / 2:
-            self.value = min(self.value * FACTOR, self.start * ABOVE)
+        low, high = self._range
+        if not self.target_kl:
+            return
+        if kl > 2 * self.target_kl:
+            self.value = max(self.value / FACTOR, low)
+        elif kl < self.target_kl / 2:
+            self.value = min(self.value * FACTOR, high)
 
 
 def annealed(start: float, end: float, progress: float) -> float:
@@ -187,8 +207,8 @@ class Learner(Generic[C]):
         self.model = model.to(self.device).train()
         self.dtype = precision.of(config.precision, model, self.device)
         self.version = 0
-        given: Any = config  # all algorithms have fields of these names
-        self.learning_rate = LearningRate(given.learning_rate, given.learning_rate_end)
+        self.learning_rate = LearningRate.of(config)
+        given: Any = config  # all algorithms have a field of this name
         self._max_grad_norm: float = given.max_grad_norm or math.inf
         self.value_scale = ValueScale()
         self.reward_clipper = RewardClipper(config.clips_rewards_at)
@@ -268,17 +288,14 @@ class Learner(Generic[C]):
         self.optimizer.step()
         return Step(Losses(*(part.detach() for part in losses)), norm)
 
-    def end_update(
-        self, steps: Sequence[Step], batch: Batch, epochs: int = 1, target_kl: float = 0.0
-    ) -> dict[str, float]:
+    def end_update(self, steps: Sequence[Step], batch: Batch, epochs: int = 1) -> dict[str, float]:
         """Ends an update of these steps; returns its metrics.
 
-        Counts the batch's observations into the model's statistics, and steers the learning rate
-        to `target_kl` unless that is 0.  See `count_update`.
+        Counts the batch's observations into the model's statistics, and steers the learning rate.
+        See `count_update`.
         """
         metrics = self.count_update(steps, epochs)
-        if target_kl:
-            self.learning_rate.steer(metrics["train/approx_kl"], target_kl)
+        self.learning_rate.steer(metrics["train/approx_kl"])
         networks.update_normalizers(self.model, batch.flat_obs)
         return metrics
 
@@ -462,12 +479,11 @@ def gae_batch(
     trajectory: Trajectory,
     *,
     normalize_advantage: bool,
-    steers: bool = False,
 ) -> Batch:
     """A batch by GAE, for the policy that acted or one hardly newer.
 
-    Values are those that the actor predicted.  If an update `steers` the learning rate, it needs
-    to know where the policy starts.
+    Values are those that the actor predicted.  An update that steers the learning rate needs to
+    know where the policy starts.
     """
     rollout = to_device(learner, trajectory)
     targets = returns.gae(
@@ -477,7 +493,8 @@ def gae_batch(
         valid=rollout.valid,
         gae_lambda=learner.config.gae_lambda,
     )
-    start = learner.log_prob(rollout) if steers and learner.is_newer_than(trajectory) else None
+    steers = learner.learning_rate.target_kl and learner.is_newer_than(trajectory)
+    start = learner.log_prob(rollout) if steers else None
     return make_batch(
         learner, rollout, targets, start_log_prob=start, normalize_advantage=normalize_advantage
     )

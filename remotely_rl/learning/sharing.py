@@ -97,8 +97,8 @@ class SharedLearner:
         self.config = config
         self.flat = Flat(model)
         self.rule = make_rule(config, self.flat.vector)
-        self._rate = LearningRate(config.learning_rate, config.learning_rate_end)
-        self.scale = ValueScale()
+        self._rate = LearningRate.of(config)
+        self.scale = scale_of(config)
         self._statistics: networks.State | None = None
         self._seen: dict[int, list[Report]] = {}
         self._counted = self.rule.version  # the version at which observations were counted last

@@ -170,7 +170,7 @@ def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
     learns.version = 1  # what acted is of version 0, and another network
     nn.init.normal_(learns.model.get_parameter("policy.weight"))
     trajectory = played(config)
-    rows = gae_batch(learns, trajectory, normalize_advantage=False, steers=True).transitions
+    rows = gae_batch(learns, trajectory, normalize_advantage=False).transitions
     assert (rows.start_log_prob - rows.old_log_prob).abs().max() > 0.1
 
     assert update(template, learns, trajectory)["train/approx_kl"] == pytest.approx(0, abs=1e-6)
