@@ -88,6 +88,7 @@ class Common:
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
     horizon: ClassVar[int] = 1_000_000  # see anneal_steps
+    values_in_rewards: ClassVar[bool] = False  # see learner.RewardScale
 
     # Names of the fields that were changed to resume a run; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
@@ -185,7 +186,6 @@ class Common:
         return min(1.0, max(over, default=env_steps / self.horizon))
 
 
-def device_of(config: Common) -> torch.device:
 def target_kl_of(config: Any) -> float:
     """The KL divergence that a config's learning rate is steered to; 0: none."""
     given: float | None = getattr(config, "target_kl", 0.0)
@@ -194,6 +194,7 @@ def target_kl_of(config: Any) -> float:
     return given
 
 
+def device_of(config: Common) -> torch.device:
     """The device of a learner: the CPU, where its Config has no field for it.
 
     Raises TrainingError if this machine does not have it.

@@ -128,7 +128,7 @@ def annealed(start: float, end: float, progress: float) -> float:
 
 
 class ValueScale:
-    """Running mean and standard deviation of value targets; old targets fade."""
+    """Units of values: the running mean and standard deviation of their targets; old ones fade."""
 
     def __init__(self, mean: float = 0.0, variance: float = 1.0, count: float = 0.0):
         self.mean = mean
@@ -142,14 +142,20 @@ class ValueScale:
 
     @property
     def std(self) -> float:
-        return max(math.sqrt(self.variance), 1e-3)  # exactly 1 where nothing is normalized
+        # Of float32, what is below varies by rounding alone.  Exactly 1 if nothing is normalized.
+        return max(math.sqrt(self.variance), 1e-5 * abs(self.mean), 1e-12)
 
-    def update(self, targets: Tensor, horizon: int = 100_000) -> None:
+    def seen(self, targets: Tensor, reward: Tensor) -> Tensor:
+        """Of experience, what `update` is to count in [N]."""
+        return targets
+
+    def update(self, seen: Tensor, horizon: int = 100_000) -> None:
         """Counts targets in (Chan et al.'s parallel update)."""
-        rows = targets.numel()
+        rows = seen.numel()
         total = self.count + rows
-        away = float(targets.mean()) - self.mean
-        spread = float(targets.var(correction=0))
+        seen = seen.double()  # squares of small ones are 0 in float32
+        away = float(seen.mean()) - self.mean
+        spread = float(seen.var(correction=0))
         self.variance = (
             self.variance * self.count + spread * rows + away**2 * self.count * rows / total
         ) / total
@@ -163,6 +169,45 @@ class ValueScale:
     def denormalize(self, value: Tensor) -> Tensor:
         """Values as the model predicts them, in units of rewards."""
         return value * self.std + self.mean
+
+
+class RewardScale(ValueScale):
+    """Units of action values: the root mean square of rewards other than 0.
+
+    Epsilon-greedy play goes by the order of values, which a mean would not change.  Targets come
+    from an older network in the units of its day: rewards hardly change theirs, where returns grow
+    as the agent learns.
+    """
+
+    def seen(self, targets: Tensor, reward: Tensor) -> Tensor:
+        return reward[reward != 0]
+
+    def update(self, seen: Tensor, horizon: int = 100_000) -> None:
+        """Counts rewards in."""
+        total = self.count + seen.numel()
+        if total:
+            squares = float(seen.double().square().sum())
+            self.variance = (self.variance * self.count + squares) / total
+        self.count = min(total, horizon)
+
+
+def normalizes_values(config: Common) -> bool:
+    """Whether values are learnt in units of their own.
+
+    Values of clipped rewards are small as they are.  Others may be in the hundreds, or in the
+    millionths: their errors would use up the gradient's norm, or be lost in it.
+    """
+    asked = None if config.values_in_rewards else getattr(config, "normalize_values", False)
+    return not config.clips_rewards_at if asked is None else asked
+
+
+def scale_of(config: Common) -> ValueScale:
+    """The units in which values are learnt, before there is any experience."""
+    if not normalizes_values(config):
+        return ValueScale()
+    # Until there are targets, values count for nothing: beside the noise of a new network, rewards
+    # of 1e-6 would be nothing.
+    return RewardScale() if config.values_in_rewards else ValueScale(variance=0.0)
 
 
 def clipped_share(reward: NDArray[np.float32], valid: NDArray[np.bool_], bound: float) -> float:
@@ -210,7 +255,7 @@ class Learner(Generic[C]):
         self.learning_rate = LearningRate.of(config)
         given: Any = config  # all algorithms have a field of this name
         self._max_grad_norm: float = given.max_grad_norm or math.inf
-        self.value_scale = ValueScale()
+        self.value_scale = scale_of(config)
         self.reward_clipper = RewardClipper(config.clips_rewards_at)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.network: Callable[..., Any] = self.model  # the model, compiled if asked for
@@ -224,16 +269,6 @@ class Learner(Generic[C]):
         and a process that only computes gradients takes no step."""
         rate = self.learning_rate.start
         return torch.optim.Adam(self.model.parameters(), lr=rate, eps=1e-5, fused=True)
-
-    @property
-    def normalizes_values(self) -> bool:
-        """Whether values are learnt in units of their own, where the config has a field for that.
-
-        Values of clipped rewards are small as they are.  Others may be in the hundreds: their
-        errors use up the gradient's norm, and the policy hardly moves.
-        """
-        asked: bool | None = getattr(self.config, "normalize_values", False)
-        return not self.reward_clipper.bound if asked is None else asked
 
     def is_newer_than(self, trajectory: Trajectory) -> bool:
         """Whether the parameters were updated since a trajectory was sampled."""
@@ -363,7 +398,7 @@ class Learner(Generic[C]):
         asked = "learning_rate" in self.config.overridden  # then it begins anew
         if state["rate_given"] == self.learning_rate.start and not asked:
             self.learning_rate.value = state["rate"]
-        self.value_scale = ValueScale(*state["scale"])
+        self.value_scale = type(self.value_scale)(*state["scale"])
         self.model.load_state_dict(state["model"])
         # Torch would keep the tensors that it is given, and Adam writes into them.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
@@ -452,18 +487,19 @@ def make_batch(
 
     Probability ratios are to `old_log_prob` [T, B], by default the policy that acted.  Pass
     `start_log_prob` [T, B] where that is not the policy before the update.  Advantages are
-    normalized if asked for, then multiplied by `weight` [T, B].
+    in the units of values, normalized if asked for, then multiplied by `weight` [T, B].
     """
     valid = rollout.valid
     value, advantage = targets
+    scale = learner.value_scale
+    if normalizes_values(learner.config):
+        scale.update(scale.seen(value[valid], rollout.reward[valid]))
+        value, advantage = scale.normalize(value), advantage / scale.std
     if normalize_advantage:
         known = advantage[valid]
         advantage = (advantage - known.mean()) / (known.std(correction=0) + 1e-6)
     if weight is not None:
         advantage = advantage * weight
-    if learner.normalizes_values:
-        learner.value_scale.update(value[valid])
-        value = learner.value_scale.normalize(value)
     old = rollout.log_prob if old_log_prob is None else old_log_prob
     start = old if start_log_prob is None else start_log_prob
     transitions = Transitions(rollout.action, old, advantage, value, start)

@@ -32,7 +32,7 @@ REMOVED = {
     "a3c": ("target_kl", "device", "learner_threads"),
     "n_step_q": (
         "target_kl", "device", "learner_threads", "normalize_advantage", "entropy_coef",
-        "entropy_coef_end", "value_coef",
+        "entropy_coef_end", "value_coef", "normalize_values",
     ),
 }  # fmt: skip
 
