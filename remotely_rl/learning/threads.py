@@ -43,7 +43,8 @@ WARNING = (
 WINDOW_S, TRIAL_S = 2.0, 0.5
 CROWDED = 0.3  # of a window that threads waited for a core, added up over threads
 FASTER = 0.9  # of the time of an update with the threads of before
-REST_S, MOST_REST_S = 10.0, 60.0  # between trials; doubled after one that was no good
+# Between trials; doubled after one that was no good, and so much longer than it took.
+REST_S, MOST_REST_S, COSTS = 10.0, 60.0, 30.0
 
 # Whether it is too late to set the policy.
 spins = "torch" in sys.modules and POLICY not in os.environ
@@ -104,7 +105,7 @@ class Threads:
     def updated(self, seconds: float) -> bool:
         """Count an update in; return whether `count` has changed."""
         self._rest_s -= seconds
-        if self._is_new:  # the first with another count prepares its kernels
+        if self._is_new and seconds < TRIAL_S:  # the first with another count prepares its kernels
             self._begin()
             return False
         self._seconds += seconds
@@ -117,7 +118,8 @@ class Threads:
             before, took = self._before
             self._before = None
             is_better = each < FASTER * took
-            self._resting_s = REST_S if is_better else min(2 * self._resting_s, MOST_REST_S)
+            longer_s = max(min(2 * self._resting_s, MOST_REST_S), COSTS * self._seconds)
+            self._resting_s = REST_S if is_better else longer_s
             self._rest_s = 0.0 if is_better and count == self._most else self._resting_s
             self.count = count if is_better else before
             if is_better and count < before:

@@ -134,6 +134,13 @@ def test_where_fewer_threads_gain_nothing_it_tries_less_and_less_often() -> None
     assert learning.said == []
 
 
+def test_a_trial_is_a_small_part_of_the_time_however_long_an_update_takes() -> None:
+    busy = {1: 0.1, 2: 6.0}
+    learning = Learning()
+    learning.go_on(60, busy, waiting=0.9)
+    assert learning.go_on(2000, busy, waiting=0.9).count(2) * busy[2] < 0.05 * 2000
+
+
 def test_of_many_threads_half_are_taken_until_that_is_no_better() -> None:
     learning = Learning(8)
     learning.go_on(30, {1: 0.08, 2: 0.04, 4: 0.022, 8: 0.05}, waiting=0.9)
