@@ -1,6 +1,6 @@
 """CartPole with its rewards in other units: every template is to learn as with rewards of 1.
 
-    python -m tools.reward_units --only ppo dqn      # or all, one after the other: half an hour
+    python -m tools.reward_units --only ppo dqn      # without: all, one after the other
 
 The settings are those of `tools/classic.py`.  A run ends at a mean of 475 (in units), or after the
 steps; the best mean of 30 returns is that of training, by sampled actions.
