@@ -4,7 +4,7 @@
     remotely-rl evaluate RUN --episodes 30
     remotely-rl play RUN --video out.mp4
     remotely-rl plot RUN... --out curve.png
-    remotely-rl simulate fasgd:rate=0.005 sasgd:rate=0.04 --clients 128
+    remotely-rl simulate fasgd:rate=0.001 sasgd:rate=0.04 --clients 128
 
 Every field of an algorithm's Config is an option of `train`, with the field's prose as its
 help; `config.GROUPS` says in which order.
@@ -350,7 +350,7 @@ def simulate(
 ) -> None:
     """Train a small image classifier under sync RULEs, in one process.
 
-    A RULE is NAME or NAME:SETTING=VALUE,..., such as fasgd:rate=0.005 or semi_async:n=32.
+    A RULE is NAME or NAME:SETTING=VALUE,..., such as fasgd:rate=0.001 or semi_async:n=32.
     Each is a run of its own, with the same initial weights and the same images in the same order.
     """
     from remotely_rl.sync.simulation import problems, study  # noqa: PLC0415 - as in train_one

@@ -37,7 +37,8 @@ def machine_name() -> str:
 
 def cores() -> int:
     """Return how many cores this process may use, by its affinity and its control group."""
-    there = len(os.sched_getaffinity(0))
+    has_affinity = hasattr(os, "sched_getaffinity")  # macOS and Windows have none
+    there = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return there if (limit := cgroup.cpus()) is None else min(there, max(1, int(limit)))
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import remotely
 from remotely.api import connection
+from remotely.machine import this_machine
 from remotely_rl.errors import TrainingError
 
 A = TypeVar("A")
@@ -35,7 +36,7 @@ def connect(actors: int, address: str | None = None) -> None:
         return
     try:
         if wanted in (None, connection.RAY_HERE):
-            cores = os.cpu_count() or 1
+            cores = this_machine.cores()
             remotely.connect(wanted, cpus=max(actors, cores, EMBEDDED_CPUS) if actors else cores)
             _own = weakref.ref(connection.current())
         else:

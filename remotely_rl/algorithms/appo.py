@@ -66,9 +66,9 @@ class Config(Common):
     entropy_coef: fields.EntropyCoef = 0.01
     entropy_coef_end: fields.EntropyCoefEnd = 0.001
     max_grad_norm: fields.MaxGradNorm = 0.5
-    learning_rate: fields.LearningRate = 1e-3
+    learning_rate: fields.RateOrSteered = None
     learning_rate_end: fields.LearningRateEnd = None
-    target_kl: fields.TargetKl = 0.01
+    target_kl: fields.TargetKl = None
 
     lstm: fields.Lstm = 0
     device: fields.Device = "auto"
@@ -76,7 +76,7 @@ class Config(Common):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ppo.check_steering(self.target_kl, self.epochs * self.minibatches)
+        ppo.check_steering(self)
 
 
 def v_trace_batch(
@@ -106,8 +106,7 @@ def update(learner: Learner[Config], trajectory: Trajectory, progress: float) ->
     With one minibatch, the forward pass that V-trace needs serves the first epoch's gradient too.
     """
     config, actions = learner.config, learner.actions
-    if not config.target_kl:
-        learner.learning_rate.anneal(progress)
+    learner.learning_rate.anneal(progress)
     entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
 
     steps = []
@@ -123,17 +122,14 @@ def update(learner: Learner[Config], trajectory: Trajectory, progress: float) ->
             parts = ppo.compute_losses(policy, value, rows, config, entropy_coef, actions)
             steps.append(learner.step(parts))
     else:
-        batch = gae_batch(
-            learner, trajectory, normalize_advantage=config.normalize_advantage,
-            steers=config.target_kl > 0,
-        )  # fmt: skip
+        batch = gae_batch(learner, trajectory, normalize_advantage=config.normalize_advantage)
 
     for _ in range(1 if steps else 0, config.epochs):
         for minibatch in batch.minibatches(config.minibatches, learner.generator):
             policy, value, rows = learner.forward(minibatch)
             parts = ppo.compute_losses(policy, value, rows, config, entropy_coef, actions)
             steps.append(learner.step(parts))
-    return learner.end_update(steps, batch, config.epochs, config.target_kl)
+    return learner.end_update(steps, batch, config.epochs)
 
 
 def loop(session: Session[Config]) -> None:

@@ -87,6 +87,7 @@ class Config(Common):
     learning_rate: fields.LearningRate = 6e-4
     learning_rate_end: fields.LearningRateEnd = 2e-4
     horizon: ClassVar[int] = 500_000
+    values_in_rewards: ClassVar[bool] = True
     scale_rate: fields.ScaleRate = "none"
     max_grad_norm: fields.MaxGradNorm = 10.0
     weight_decay: Annotated[
@@ -236,7 +237,8 @@ def compute_targets(learner: QLearner, steps: Steps) -> Tensor:
     best = model.values(chooser, steps.next_obs).argmax(-1)
     bootstrap = q_learning.taken(heads, best)
     if not model.is_distributional:
-        return q_learning.n_step_target(steps.reward, steps.discount, bootstrap)
+        reward = learner.value_scale.normalize(steps.reward)
+        return q_learning.n_step_target(reward, steps.discount, bootstrap)
     return categorical.project(bootstrap.softmax(-1), steps.reward, steps.discount, model.atoms)
 
 

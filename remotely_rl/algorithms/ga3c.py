@@ -36,7 +36,6 @@ that they give (`learning/tuner.py`).
 
 import dataclasses
 import math
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -59,7 +58,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses
-from remotely_rl.learning import inference_server
+from remotely_rl.learning import inference_server, threads
 from remotely_rl.learning.inference_server import Prediction, Record, RemoteLearner, Server
 from remotely_rl.learning.learner import (
     Learner,
@@ -110,16 +109,16 @@ class Config(Common):
     entropy_coef: fields.EntropyCoef = 0.01
     entropy_coef_end: fields.EntropyCoefEnd = 0.001
     max_grad_norm: fields.MaxGradNorm = 0.5
-    learning_rate: fields.LearningRate = 1e-3
+    learning_rate: fields.RateOrSteered = None
     learning_rate_end: fields.LearningRateEnd = None
-    target_kl: fields.TargetKl = 0.01
+    target_kl: fields.TargetKl = None
 
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ppo.check_steering(self.target_kl, self.epochs * self.minibatches)
+        ppo.check_steering(self)
 
     @property
     def most(self) -> int:
@@ -171,13 +170,9 @@ def update(
     """
     config, parameters = learner.config, list(model.parameters())
     entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
-    if not config.target_kl:
-        with lock:
-            learner.learning_rate.anneal(progress)
-    batch = gae_batch(
-        learner, trajectory, normalize_advantage=config.normalize_advantage,
-        steers=config.target_kl > 0,
-    )  # fmt: skip
+    with lock:
+        learner.learning_rate.anneal(progress)
+    batch = gae_batch(learner, trajectory, normalize_advantage=config.normalize_advantage)
 
     steps = []
     for _ in range(config.epochs):
@@ -191,7 +186,7 @@ def update(
                 steps.append(learner.step_with(gradients, parts))
     with lock:
         staleness = (learner.version - trajectory.version).tolist()
-        metrics = learner.end_update(steps, batch, config.epochs, config.target_kl)
+        metrics = learner.end_update(steps, batch, config.epochs)
         record(metrics, staleness)
 
 
@@ -317,6 +312,6 @@ def _tuner(config: Config) -> Tuner:
     counts = {
         "agents": config.actors, "predictors": config.predictors, "trainers": config.trainers
     }  # fmt: skip
-    cores = os.cpu_count() or 1
+    cores = threads.cores()
     limits = {"agents": config.most, "predictors": cores, "trainers": cores}
     return Tuner(counts, limits, config.seed)

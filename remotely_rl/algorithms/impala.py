@@ -92,9 +92,9 @@ class Config(Common):
     entropy_coef: fields.EntropyCoef = 0.01
     entropy_coef_end: fields.EntropyCoefEnd = 0.001
     max_grad_norm: fields.MaxGradNorm = 0.5
-    learning_rate: fields.LearningRate = 1e-3
+    learning_rate: fields.RateOrSteered = None
     learning_rate_end: fields.LearningRateEnd = None
-    target_kl: fields.TargetKl = 0.01
+    target_kl: fields.TargetKl = None
 
     lstm: fields.Lstm = 0
     device: fields.Device = "auto"
@@ -102,7 +102,7 @@ class Config(Common):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ppo.check_steering(self.target_kl, self.epochs * self.minibatches)
+        ppo.check_steering(self)
         if self.rho_bar < self.c_bar:
             raise TrainingError(f"rho_bar ({self.rho_bar}) must be at least c_bar ({self.c_bar})")
 
@@ -175,8 +175,7 @@ def update(
     few whole sequences each are led astray by what these have in common.
     """
     config, actions = learner.config, learner.actions
-    if not config.target_kl:
-        learner.learning_rate.anneal(progress)
+    learner.learning_rate.anneal(progress)
     entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
 
     steps, batches = [], []
@@ -199,7 +198,7 @@ def update(
             parts = compute_losses(policy, value, rows, config, entropy_coef, actions)
             steps.append(learner.step(parts))
     first = batches[0]  # replays were counted before
-    return learner.end_update(steps, first, config.epochs, config.target_kl)
+    return learner.end_update(steps, first, config.epochs)
 
 
 def loop(session: Session[Config]) -> None:

@@ -63,9 +63,6 @@ class Config(Common):
 
     gamma: fields.Gamma = 0.99
     gae_lambda: fields.GaeLambda = 1.0
-    # Epsilon-greedy play goes by the order of values alone, and a target network keeps the units
-    # of its day.
-    normalize_values: fields.NormalizeValues = False
     explore_steps: Annotated[
         int, "environment steps over which the epsilons fall from 1", COUNT
     ] = 200_000
@@ -82,6 +79,7 @@ class Config(Common):
     ] = 7e-4
     learning_rate_end: fields.LearningRateEnd = None
     horizon: ClassVar[int] = 3_000_000
+    values_in_rewards: ClassVar[bool] = True
 
     def check_run(self) -> None:
         """Makes a rule of one parameter, which raises for a wrong rule or optimizer."""

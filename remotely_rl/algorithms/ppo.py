@@ -5,10 +5,10 @@ parameters.  Advantages are by GAE (Schulman et al. 2016).  Several epochs of mi
 the policy; the clip takes away the incentive to move an action's probability by more than
 `clip_range`.
 
-`target_kl` steers the learning rate: it rises if an update moves the policy little and falls if
-it moves it far, so that no horizon has to be guessed.  The network's input is normalized by
-statistics that travel with its parameters.  They change between rounds only, so that the
-function that learns from a round is the one that acted in it.
+`target_kl` steers the learning rate, unless one is given: it rises if an update moves the policy
+little and falls if it moves it far, so that no horizon has to be guessed.  The network's input is
+normalized by statistics that travel with its parameters.  They change between rounds only, so
+that the function that learns from a round is the one that acted in it.
 
 Other differences from the paper:
 
@@ -30,11 +30,11 @@ an update behind, would leave each update half the room.
 """
 
 import dataclasses
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from remotely_rl.config import Common, fields
+from remotely_rl.config import Common, fields, target_kl_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
@@ -73,9 +73,9 @@ class Config(Common):
     entropy_coef: fields.EntropyCoef = 0.01
     entropy_coef_end: fields.EntropyCoefEnd = 0.001
     max_grad_norm: fields.MaxGradNorm = 0.5
-    learning_rate: fields.LearningRate = 1e-3
+    learning_rate: fields.RateOrSteered = None
     learning_rate_end: fields.LearningRateEnd = None
-    target_kl: fields.TargetKl = 0.01
+    target_kl: fields.TargetKl = None
 
     lstm: fields.Lstm = 0
     device: fields.Device = "auto"
@@ -83,15 +83,15 @@ class Config(Common):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_steering(self.target_kl, self.epochs * self.minibatches)
+        check_steering(self)
 
 
-def check_steering(target_kl: float, steps: int) -> None:
+def check_steering(config: Any) -> None:
     """Raises TrainingError for a rate that is to be steered by an update of one step."""
-    if target_kl and steps == 1:
+    if target_kl_of(config) and config.epochs * config.minibatches == 1:
         raise TrainingError(
             "target_kl steers the learning rate by how far the later steps of an update are from"
-            " its first; with one step per update target_kl must be 0"
+            " its first; with one step per update target_kl must be 0, or a learning_rate given"
         )
 
 
@@ -121,8 +121,7 @@ def compute_losses(
 def update(learner: Learner[Config], trajectory: Trajectory, progress: float) -> dict[str, float]:
     """Learn from a round; returns metrics.  `progress` sets the annealed coefficients."""
     config = learner.config
-    if not config.target_kl:
-        learner.learning_rate.anneal(progress)
+    learner.learning_rate.anneal(progress)
     entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
 
     old_log_prob = rho = None
@@ -145,7 +144,7 @@ def update(learner: Learner[Config], trajectory: Trajectory, progress: float) ->
             policy, value, rows = learner.forward(minibatch)
             parts = compute_losses(policy, value, rows, config, entropy_coef, learner.actions)
             steps.append(learner.step(parts))
-    return learner.end_update(steps, batch, config.epochs, config.target_kl)
+    return learner.end_update(steps, batch, config.epochs)
 
 
 def loop(session: Session[Config]) -> None:

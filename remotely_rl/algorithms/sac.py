@@ -23,7 +23,7 @@ owes: one for each step, if `replay_ratio` is `batch_size`.  Differences from th
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -70,7 +70,7 @@ class Config(Common):
     prioritized_beta: fields.PrioritizedBeta = 0.4
 
     gamma: fields.Gamma = 0.99
-    n_step: fields.NStep = 1
+    n_step: ClassVar[int] = 1  # targets of more would need the entropies of the steps between
     learning_rate: fields.LearningRate = 3e-4
     learning_rate_end: Annotated[
         float | None, "learning rate at the end of the schedule; none: as at the start",

@@ -9,9 +9,9 @@ bounds are checked when a Config is made.
 """
 
 from remotely_rl.config import fields
-from remotely_rl.config.common import Common, device_named, device_of
+from remotely_rl.config.common import Common, device_named, device_of, target_kl_of
 
-__all__ = ["GROUPS", "Common", "device_named", "device_of", "fields"]
+__all__ = ["GROUPS", "Common", "device_named", "device_of", "fields", "target_kl_of"]
 
 # How `remotely-rl train ALGORITHM --help` groups the fields; the others are under Learning.
 GROUPS: dict[str, tuple[str, ...]] = {

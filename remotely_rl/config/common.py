@@ -25,6 +25,7 @@ from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 from remotely_rl.supervision import rate, watchdog
 from remotely_rl.trees import Tree
 
+STEERED_TO = 0.01  # nats; see target_kl_of
 ATARI_SIZE, ATARI_STACK = 42, 4  # of images in Atari games, unless others are asked for
 
 
@@ -99,6 +100,7 @@ class Common:
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
     horizon: ClassVar[int] = 1_000_000  # see anneal_steps
+    values_in_rewards: ClassVar[bool] = False  # see learner.RewardScale
 
     # Names of the fields that were changed to resume a run; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
@@ -194,6 +196,14 @@ class Common:
         over = [env_steps / self.total_steps] if self.total_steps else []
         over += [seconds / (60 * self.minutes)] if self.minutes else []
         return min(1.0, max(over, default=env_steps / self.horizon))
+
+
+def target_kl_of(config: Any) -> float:
+    """The KL divergence that a config's learning rate is steered to; 0: none."""
+    given: float | None = getattr(config, "target_kl", 0.0)
+    if given is None:  # a rate that is given holds
+        return STEERED_TO if config.learning_rate is None else 0.0
+    return given
 
 
 def device_of(config: Common) -> torch.device:

@@ -52,9 +52,13 @@ LearningRateEnd = Annotated[
     "learning rate at the end of the schedule; none: 0.0001, or learning_rate if that is lower",
     NOT_NEGATIVE,
 ]
+RateOrSteered = Annotated[
+    float | None, "Adam's learning rate at the start; none: 0.001, steered by target_kl",
+    NOT_NEGATIVE,
+]  # fmt: skip
 TargetKl = Annotated[
-    float, "steer the rate to this KL of an update, from learning_rate_end / 10 to learning_rate"
-           " * 4; 0: anneal", NOT_NEGATIVE
+    float | None, "steer the rate to this KL of an update; 0: anneal it; none: 0.01, or 0 if a"
+                  " learning_rate is given", NOT_NEGATIVE
 ]  # fmt: skip
 MaxGradNorm = Annotated[
     float, "clip the gradient's norm over all parameters to this; 0: never", NOT_NEGATIVE

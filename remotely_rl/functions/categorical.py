@@ -27,8 +27,9 @@ def project(probability: Tensor, reward: Tensor, discount: Tensor, atoms: Tensor
     """
     moved = reward.unsqueeze(-1) + discount.unsqueeze(-1) * atoms
     low, high = float(atoms[0]), float(atoms[-1])
-    place = (moved.clamp(low, high) - low) * ((len(atoms) - 1) / (high - low))
-    below = place.floor().clamp_(max=len(atoms) - 2)
+    last = len(atoms) - 1
+    place = ((moved.clamp(low, high) - low) * (last / (high - low))).clamp_(max=last)  # rounded up
+    below = place.floor().clamp_(max=last - 1)
     upper = (place - below) * probability
     projected = torch.zeros_like(probability)
     projected.scatter_add_(-1, below.long(), probability - upper)

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Parameters
-from remotely_rl.config import Common, device_of
+from remotely_rl.config import Common, device_of, target_kl_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.batch import Batch, DeviceTrajectory, RecurrentInput, Transitions
@@ -50,8 +50,9 @@ from remotely_rl.networks import precision
 
 C = TypeVar("C", bound=Common)
 
-# A steered rate changes by this factor, within these multiples of its bounds.
-FACTOR, ABOVE, BELOW = 1.5, 4.0, 0.1
+# A steered rate begins here unless a rate is given, and changes by this factor, within these
+# multiples of its bounds.
+STEERED_FROM, FACTOR, ABOVE, BELOW = 1e-3, 1.5, 4.0, 0.1
 
 
 class Losses(NamedTuple):
@@ -74,30 +75,49 @@ class Step(NamedTuple):
 class LearningRate:
     """The rate at which the next optimizer step is taken: `value`.
 
-    It falls linearly over the schedule.  Or each update's KL divergence steers it: it rises if the
-    update moved the policy little, and falls if it moved it far, so that no horizon has to be
-    guessed.
+    It falls linearly over the schedule.  Or, with a `target_kl`, each update's KL divergence steers
+    it: it rises if the update moved the policy little, and falls if it moved it far, so that no
+    horizon has to be guessed.
     """
 
-    def __init__(self, start: float, end: float | None = None):
+    def __init__(self, start: float, end: float | None = None, target_kl: float = 0.0):
         """`end` is 1e-4 by default, or `start` if that is lower."""
         self.start = self.value = start
         self.end = min(1e-4, start) if end is None else end
+        self.target_kl = target_kl
+        self._range = self.end * BELOW, start * ABOVE
+
+    @classmethod
+    def of(cls, config: Any) -> "LearningRate":
+        """The rate that a config asks for; all algorithms have fields of these names."""
+        start = STEERED_FROM if config.learning_rate is None else config.learning_rate
+        return cls(start, config.learning_rate_end, target_kl_of(config))
+
+    def __str__(self) -> str:
+        if not self.target_kl:
+            falls = "" if self.end == self.start else f", annealed to {self.end:g}"
+            return f"{self.start:g}{falls}"
+        low, high = self._range
+        return f"{self.start:g}, steered by target_kl={self.target_kl:g}, from {low:g} to {high:g}"
 
     def anneal(self, progress: float) -> None:
-        """Sets the rate that the schedule has when so much of it is over."""
-        self.value = annealed(self.start, self.end, progress)
+        """Sets the rate that the schedule has when so much of it is over, unless it is steered."""
+        if not self.target_kl:
+            self.value = annealed(self.start, self.end, progress)
 
-    def steer(self, kl: float, target: float) -> None:
-        """Adapts the rate after an update that moved the policy by `kl` nats.
+    def steer(self, kl: float) -> None:
+        """Adapts the rate after an update that moved the policy by `kl` nats, if it is steered.
 
-        Up if that was less than half of `target`, down if more than twice; never above `start`
+        Up if that was less than half of `target_kl`, down if more than twice; never above `start`
         times 4, nor below `end` over 10.
         """
-        if kl > 2 * target:
-            self.value = max(self.value / FACTOR, self.end * BELOW)
-        elif kl < target / 2:
-            self.value = min(self.value * FACTOR, self.start * ABOVE)
+        low, high = self._range
+        if not self.target_kl:
+            return
+        if kl > 2 * self.target_kl:
+            self.value = max(self.value / FACTOR, low)
+        elif kl < self.target_kl / 2:
+            self.value = min(self.value * FACTOR, high)
 
 
 def annealed(start: float, end: float, progress: float) -> float:
@@ -108,7 +128,7 @@ def annealed(start: float, end: float, progress: float) -> float:
 
 
 class ValueScale:
-    """Running mean and standard deviation of value targets; old targets fade."""
+    """Units of values: the running mean and standard deviation of their targets; old ones fade."""
 
     def __init__(self, mean: float = 0.0, variance: float = 1.0, count: float = 0.0):
         self.mean = mean
@@ -122,14 +142,20 @@ class ValueScale:
 
     @property
     def std(self) -> float:
-        return max(math.sqrt(self.variance), 1e-3)  # exactly 1 where nothing is normalized
+        # Of float32, what is below varies by rounding alone.  Exactly 1 if nothing is normalized.
+        return max(math.sqrt(self.variance), 1e-5 * abs(self.mean), 1e-12)
 
-    def update(self, targets: Tensor, horizon: int = 100_000) -> None:
+    def seen(self, targets: Tensor, reward: Tensor) -> Tensor:
+        """Of experience, what `update` is to count in [N]."""
+        return targets
+
+    def update(self, seen: Tensor, horizon: int = 100_000) -> None:
         """Counts targets in (Chan et al.'s parallel update)."""
-        rows = targets.numel()
+        rows = seen.numel()
         total = self.count + rows
-        away = float(targets.mean()) - self.mean
-        spread = float(targets.var(correction=0))
+        seen = seen.double()  # squares of small ones are 0 in float32
+        away = float(seen.mean()) - self.mean
+        spread = float(seen.var(correction=0))
         self.variance = (
             self.variance * self.count + spread * rows + away**2 * self.count * rows / total
         ) / total
@@ -143,6 +169,45 @@ class ValueScale:
     def denormalize(self, value: Tensor) -> Tensor:
         """Values as the model predicts them, in units of rewards."""
         return value * self.std + self.mean
+
+
+class RewardScale(ValueScale):
+    """Units of action values: the root mean square of rewards other than 0.
+
+    Epsilon-greedy play goes by the order of values, which a mean would not change.  Targets come
+    from an older network in the units of its day: rewards hardly change theirs, where returns grow
+    as the agent learns.
+    """
+
+    def seen(self, targets: Tensor, reward: Tensor) -> Tensor:
+        return reward[reward != 0]
+
+    def update(self, seen: Tensor, horizon: int = 100_000) -> None:
+        """Counts rewards in."""
+        total = self.count + seen.numel()
+        if total:
+            squares = float(seen.double().square().sum())
+            self.variance = (self.variance * self.count + squares) / total
+        self.count = min(total, horizon)
+
+
+def normalizes_values(config: Common) -> bool:
+    """Whether values are learnt in units of their own.
+
+    Values of clipped rewards are small as they are.  Others may be in the hundreds, or in the
+    millionths: their errors would use up the gradient's norm, or be lost in it.
+    """
+    asked = None if config.values_in_rewards else getattr(config, "normalize_values", False)
+    return not config.clips_rewards_at if asked is None else asked
+
+
+def scale_of(config: Common) -> ValueScale:
+    """The units in which values are learnt, before there is any experience."""
+    if not normalizes_values(config):
+        return ValueScale()
+    # Until there are targets, values count for nothing: beside the noise of a new network, rewards
+    # of 1e-6 would be nothing.
+    return RewardScale() if config.values_in_rewards else ValueScale(variance=0.0)
 
 
 def clipped_share(reward: NDArray[np.float32], valid: NDArray[np.bool_], bound: float) -> float:
@@ -187,10 +252,10 @@ class Learner(Generic[C]):
         self.model = model.to(self.device).train()
         self.dtype = precision.of(config.precision, model, self.device)
         self.version = 0
-        given: Any = config  # all algorithms have fields of these names
-        self.learning_rate = LearningRate(given.learning_rate, given.learning_rate_end)
+        self.learning_rate = LearningRate.of(config)
+        given: Any = config  # all algorithms have a field of this name
         self._max_grad_norm: float = given.max_grad_norm or math.inf
-        self.value_scale = ValueScale()
+        self.value_scale = scale_of(config)
         self.reward_clipper = RewardClipper(config.clips_rewards_at)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.network: Callable[..., Any] = self.model  # the model, compiled if asked for
@@ -204,16 +269,6 @@ class Learner(Generic[C]):
         and a process that only computes gradients takes no step."""
         rate = self.learning_rate.start
         return torch.optim.Adam(self.model.parameters(), lr=rate, eps=1e-5, fused=True)
-
-    @property
-    def normalizes_values(self) -> bool:
-        """Whether values are learnt in units of their own, where the config has a field for that.
-
-        Values of clipped rewards are small as they are.  Others may be in the hundreds: their
-        errors use up the gradient's norm, and the policy hardly moves.
-        """
-        asked: bool | None = getattr(self.config, "normalize_values", False)
-        return not self.reward_clipper.bound if asked is None else asked
 
     def is_newer_than(self, trajectory: Trajectory) -> bool:
         """Whether the parameters were updated since a trajectory was sampled."""
@@ -268,17 +323,14 @@ class Learner(Generic[C]):
         self.optimizer.step()
         return Step(Losses(*(part.detach() for part in losses)), norm)
 
-    def end_update(
-        self, steps: Sequence[Step], batch: Batch, epochs: int = 1, target_kl: float = 0.0
-    ) -> dict[str, float]:
+    def end_update(self, steps: Sequence[Step], batch: Batch, epochs: int = 1) -> dict[str, float]:
         """Ends an update of these steps; returns its metrics.
 
-        Counts the batch's observations into the model's statistics, and steers the learning rate
-        to `target_kl` unless that is 0.  See `count_update`.
+        Counts the batch's observations into the model's statistics, and steers the learning rate.
+        See `count_update`.
         """
         metrics = self.count_update(steps, epochs)
-        if target_kl:
-            self.learning_rate.steer(metrics["train/approx_kl"], target_kl)
+        self.learning_rate.steer(metrics["train/approx_kl"])
         networks.update_normalizers(self.model, batch.flat_obs)
         return metrics
 
@@ -346,7 +398,7 @@ class Learner(Generic[C]):
         asked = "learning_rate" in self.config.overridden  # then it begins anew
         if state["rate_given"] == self.learning_rate.start and not asked:
             self.learning_rate.value = state["rate"]
-        self.value_scale = ValueScale(*state["scale"])
+        self.value_scale = type(self.value_scale)(*state["scale"])
         self.model.load_state_dict(state["model"])
         # Torch would keep the tensors that it is given, and Adam writes into them.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
@@ -435,18 +487,19 @@ def make_batch(
 
     Probability ratios are to `old_log_prob` [T, B], by default the policy that acted.  Pass
     `start_log_prob` [T, B] where that is not the policy before the update.  Advantages are
-    normalized if asked for, then multiplied by `weight` [T, B].
+    in the units of values, normalized if asked for, then multiplied by `weight` [T, B].
     """
     valid = rollout.valid
     value, advantage = targets
+    scale = learner.value_scale
+    if normalizes_values(learner.config):
+        scale.update(scale.seen(value[valid], rollout.reward[valid]))
+        value, advantage = scale.normalize(value), advantage / scale.std
     if normalize_advantage:
         known = advantage[valid]
         advantage = (advantage - known.mean()) / (known.std(correction=0) + 1e-6)
     if weight is not None:
         advantage = advantage * weight
-    if learner.normalizes_values:
-        learner.value_scale.update(value[valid])
-        value = learner.value_scale.normalize(value)
     old = rollout.log_prob if old_log_prob is None else old_log_prob
     start = old if start_log_prob is None else start_log_prob
     transitions = Transitions(rollout.action, old, advantage, value, start)
@@ -462,12 +515,11 @@ def gae_batch(
     trajectory: Trajectory,
     *,
     normalize_advantage: bool,
-    steers: bool = False,
 ) -> Batch:
     """A batch by GAE, for the policy that acted or one hardly newer.
 
-    Values are those that the actor predicted.  If an update `steers` the learning rate, it needs
-    to know where the policy starts.
+    Values are those that the actor predicted.  An update that steers the learning rate needs to
+    know where the policy starts.
     """
     rollout = to_device(learner, trajectory)
     targets = returns.gae(
@@ -477,7 +529,8 @@ def gae_batch(
         valid=rollout.valid,
         gae_lambda=learner.config.gae_lambda,
     )
-    start = learner.log_prob(rollout) if steers and learner.is_newer_than(trajectory) else None
+    steers = learner.learning_rate.target_kl and learner.is_newer_than(trajectory)
+    start = learner.log_prob(rollout) if steers else None
     return make_batch(
         learner, rollout, targets, start_log_prob=start, normalize_advantage=normalize_advantage
     )

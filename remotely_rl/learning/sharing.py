@@ -26,7 +26,14 @@ from remotely_rl.acting.actor import Actor
 from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.experience.batch import Batch, Transitions
-from remotely_rl.learning.learner import Learner, LearningRate, Losses, ValueScale, gae_batch
+from remotely_rl.learning.learner import (
+    Learner,
+    LearningRate,
+    Losses,
+    gae_batch,
+    normalizes_values,
+    scale_of,
+)
 from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision.failures import the_model_computes
@@ -52,7 +59,7 @@ class Report(NamedTuple):
     episodes: list[Episode]
     seconds: dict[str, float]
     metrics: dict[str, float]
-    values: NDArray[np.float32] | None = None  # targets, in units of rewards, for the scale
+    values: NDArray[np.float32] | None = None  # targets, or rewards, for the scale
     crashes: Sequence[CrashReport] = ()
 
 
@@ -98,8 +105,8 @@ class SharedLearner:
         self.config = config
         self.flat = Flat(model)
         self.rule = make_rule(config, self.flat.vector)
-        self._rate = LearningRate(config.learning_rate, config.learning_rate_end)
-        self.scale = ValueScale()
+        self._rate = LearningRate.of(config)
+        self.scale = scale_of(config)
         self._statistics: networks.State | None = None
         self._seen: dict[int, list[Report]] = {}
         self._counted = self.rule.version  # the version at which observations were counted last
@@ -151,7 +158,7 @@ class SharedLearner:
         """Goes back to what `state` returned; contributions that were in flight are lost."""
         self.flat.module.load_state_dict(state["model"])
         self.rule.load(state["rule"])
-        self.scale = ValueScale(*state["scale"])
+        self.scale = type(self.scale)(*state["scale"])
         self._counted, self._statistics = self.rule.version, None
 
 
@@ -199,7 +206,7 @@ class SegmentWork:
         self.flat.load(parameters)
         if broadcast is not None and not self._minibatches_left:
             networks.load_statistics(self.actor.model, broadcast.statistics)
-            self.learner.value_scale = ValueScale(*broadcast.scale)
+            self.learner.value_scale = type(self.learner.value_scale)(*broadcast.scale)
         while not self._minibatches_left:
             self._play()
         batch = self._minibatches_left.pop()
@@ -251,10 +258,10 @@ class SegmentWork:
         if self._has_normalizer:
             some = trees.map_tree(lambda x: x[:: networks.UPDATE_EVERY], batch.flat_obs)
             self._seen.append(some)
-        if self.learner.normalizes_values:
-            self._values.append(
-                self.learner.value_scale.denormalize(batch.valid_transitions.value_target)
-            )
+        if normalizes_values(self.config):
+            seen, scale = rollout.trajectory, self.learner.value_scale
+            targets = scale.denormalize(batch.valid_transitions.value_target)
+            self._values.append(scale.seen(targets, torch.from_numpy(seen.reward[seen.valid])))
         self._minibatches_left = [
             minibatch
             for _ in range(self._epochs)

@@ -35,12 +35,15 @@ REMOVED = {
     "a3c": ("target_kl", "device", "learner_threads"),
     "n_step_q": (
         "target_kl", "device", "learner_threads", "normalize_advantage", "entropy_coef",
-        "entropy_coef_end", "value_coef",
+        "entropy_coef_end", "value_coef", "normalize_values",
     ),
 }  # fmt: skip
 
-# Algorithms that had the field `lstm` and refused all but its default: they train no memory.
-WITHOUT_LSTM = ("ga3c", "sac", "n_step_q", "dqn", "c51", "rainbow")
+# Fields of config.json that an algorithm had, with the one value by which it learns today as then.
+ONLY = {
+    **{name: {"lstm": 0} for name in ("ga3c", "n_step_q", "dqn", "c51", "rainbow")},
+    "sac": {"lstm": 0, "n_step": 1},
+}
 
 # Fields of config.json that every algorithm had, with their default in all environments, and that
 # meant something in Atari games alone.

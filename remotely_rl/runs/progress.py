@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from remotely_rl.config import Common
+from remotely_rl.config import Common, target_kl_of
 from remotely_rl.runs.metrics import Row
 
 
@@ -64,6 +64,7 @@ def line(row: Row, limits: Common) -> str:
         f"  return {number(row['rollout/return_mean'])} (max {number(row['rollout/return_max'])},"
         f" {row['rollout/episodes']:.0f} games)"
         f"  entropy {number(row['train/entropy'], 3)}"
+        f"  rate {rate(row)}"
         f"  staleness {number(row['train/staleness_min'], 0)}"
         f"/{number(row['train/staleness_mean'], 1)}/{number(row['train/staleness_max'], 0)}"
         f"  {split(row)}"
@@ -92,6 +93,8 @@ def table(title: str, row: Row, limits: Common) -> Table:
         f"policy {number(row['train/policy_loss'], 4)}   value {number(row['train/value_loss'], 4)}"
         f"   entropy {number(row['train/entropy'], 3)}",
     )
+    steered = ", steered by target_kl" if target_kl_of(limits) else ""
+    grid.add_row("learning rate", f"{rate(row)}{steered}")
     grid.add_row(
         "staleness",
         f"min {number(row['train/staleness_min'], 0)}"
@@ -113,6 +116,11 @@ def split(row: Row) -> str:
 def number(x: float, digits: int = 2) -> str:
     """A number, or a dash where there is none yet."""
     return "-" if math.isnan(x) else f"{x:.{digits}f}"
+
+
+def rate(row: Row) -> str:
+    """The learning rate, or a dash where there is none yet."""
+    return "-" if math.isnan(row["train/learning_rate"]) else f"{row['train/learning_rate']:.2g}"
 
 
 def clock(seconds: float) -> str:

@@ -21,7 +21,7 @@ from remotely_rl.config.common import ATARI_STACK
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.experience.replay import Draw, Ratio, Replay
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.learner import Learner, LearningRate, annealed
+from remotely_rl.learning.learner import Learner, LearningRate, annealed, normalizes_values
 from remotely_rl.runs.session import Session
 from remotely_rl.trees import Tree
 
@@ -73,6 +73,7 @@ class RunReplay:
         self._is_unsaved = False
         self.replay: Replay | None = None
         self.ratio = Ratio(config.replay_ratio, config.batch_size, config.learn_from)
+        session.say(told(config.replay_ratio / config.batch_size))
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
         """Add a round; each actor's environments have columns of their own."""
@@ -167,6 +168,14 @@ class RunReplay:
         self.ratio.restore(saved)
 
 
+def told(updates: float) -> str:
+    """The sentence about so many updates a step, which are `replay_ratio` over `batch_size`."""
+    of = "replay_ratio / batch_size"
+    if updates >= 1:
+        return f"{updates:g} update{'s' if updates > 1 else ''} for each step ({of})"
+    return f"an update for every {1 / updates:g} steps ({of})"
+
+
 def check(config: "ReplayConfig") -> None:
     """Raises TrainingError for a ratio or a rule that cannot be."""
     if config.replay_ratio == 0:
@@ -223,7 +232,7 @@ def rewards(rollouts: Sequence[Rollout]) -> NDArray[np.float32]:
 
 
 def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:
-    """Counts new experience into the statistics of the input and of clipped rewards.
+    """Counts new experience into the statistics of the input and of rewards.
 
     Once, when it comes: what is drawn often would count often.
     """
@@ -232,6 +241,9 @@ def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:
         if not rollout.steps:  # each environment was just reset: nothing to take a mean of
             continue
         learner.reward_clipper.count(seen)
+        if normalizes_values(learner.config):
+            reward, scale = torch.from_numpy(seen.reward[seen.valid]), learner.value_scale
+            scale.update(scale.seen(reward, reward))
         if networks.has_normalizer(learner.model):
             obs = trees.map_tree(lambda x: learner.to_device(x[:-1][seen.valid]), seen.obs)  # noqa: B023 - called at once
             networks.update_normalizers(learner.model, obs)

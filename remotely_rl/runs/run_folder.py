@@ -113,8 +113,9 @@ def read(run: str | Path) -> RunConfig:
             config = renamed(content["config"], earlier_names.FIELDS)
             for name in earlier_names.REMOVED.get(algorithm, ()):
                 config.pop(name, None)
-            if algorithm in earlier_names.WITHOUT_LSTM and config.get("lstm") == 0:
-                del config["lstm"]
+            for name, only in earlier_names.ONLY.get(algorithm, {}).items():
+                if config.get(name) == only:
+                    del config[name]
             if "frame_stack" not in config and not is_atari(env):
                 for name in earlier_names.ATARI_DEFAULTS:
                     config.pop(name, None)

@@ -90,10 +90,16 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
 
 
 def _set_threads(count: int, session: Session[Any]) -> None:
-    count = session.learner.config.learner_threads or count
+    learner = session.learner
+    given: int = learner.config.learner_threads
+    count = given or count
     torch.set_num_threads(count)
-    if threads.spins and count > 1 and session.learner.device.type == "cpu":
+    if count == 1 or learner.device.type != "cpu":
+        return
+    if threads.spins:
         session.say(threads.WARNING)
+    if not given and learner.dtype is torch.bfloat16:
+        session.threads = threads.Threads(count, lambda text: session.warn("threads", text))
 
 
 def _actors(session: Session[Any], kind: type[Actor], arrivals: bool) -> Samplers[Rollout]:

@@ -43,6 +43,7 @@ from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
+from remotely_rl.learning.threads import Threads
 from remotely_rl.runs import checkpoint
 from remotely_rl.runs.metrics import Counters, Tally
 from remotely_rl.runs.output import Output
@@ -95,6 +96,7 @@ class Session(Generic[C]):
     learner: Learner[C]
     opening: Sequence[str] = ()  # lines about the model, said at the start
     replay: Kept | None = None  # of a learner that has one
+    threads: Threads | None = None  # of torch, if their number follows the load of the machine
 
     def __init__(
         self,
@@ -128,6 +130,7 @@ class Session(Generic[C]):
         self._saveable: Saveable | None = None
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []
+        self._learning_s = 0.0  # how long the last block of learning took
         self._warned: set[str] = set()
         self._at_end = ExitStack()
         self._at_end.callback(self._process.restore)
@@ -255,7 +258,10 @@ class Session(Generic[C]):
         """Counts the time of a block in, for a phase that `metrics.py` names."""
         start = time.perf_counter()
         yield
-        self.tally.spent(phase, time.perf_counter() - start)
+        spent = time.perf_counter() - start
+        self.tally.spent(phase, spent)
+        if phase == "learning":
+            self._learning_s = spent
 
     def learnt(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
         """Counts an update in; writes what is due."""
@@ -265,6 +271,8 @@ class Session(Generic[C]):
     def count_update(self, metrics: dict[str, float], staleness: Sequence[int] = ()) -> None:
         """Counts an update in, of several after which the learner is whole."""
         self._recorder.count_update(metrics, staleness)
+        if self.threads is not None and self.threads.updated(self._learning_s):
+            torch.set_num_threads(self.threads.count)
 
     def tick(self) -> None:
         """Writes what is due; call it in each turn of the loop."""

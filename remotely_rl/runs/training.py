@@ -108,7 +108,9 @@ def begin(
         process.restore()
         raise
     session.learner = made
-    session.opening = [*model_summary.lines(made.model, seen), *seen.odd]
+    session.opening = [
+        *model_summary.lines(made.model, seen), f"learning rate: {made.learning_rate}", *seen.odd
+    ]  # fmt: skip
     return session
 
 

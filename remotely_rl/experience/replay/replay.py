@@ -33,7 +33,7 @@ class Draw(NamedTuple):
 class Replay:
     """Experience of `width` environments, drawn uniformly or by priority.
 
-    `gamma` may be changed between draws.  `rejected` counts priorities that were not numbers.
+    `gamma` may be changed between draws.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Replay:
         length = rows // width
         needed = Rows.nbytes_of(length, width, layout) + kind.nbytes_of(width * (length + 1))
         room.check(needed, rows)
-        self.width, self.gamma, self.reward_clip, self.rejected = width, gamma, reward_clip, 0
+        self.width, self.gamma, self.reward_clip = width, gamma, reward_clip
         self._rows = Rows(length, width, layout, say)
         self._alpha = alpha
         self._choices = self._no_choices()
@@ -154,18 +154,18 @@ class Replay:
     def update(self, rows: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
         """Set the priorities of rows that were drawn, [N] each; a uniform replay ignores them.
 
-        Rows that were overwritten meanwhile are left out.  A priority that is negative or not
-        finite is left as it was, and counted in `rejected`.
+        Rows that were overwritten meanwhile are left out.  Raises ReplayError, and sets none, if a
+        priority is negative or not finite.
         """
         if isinstance(self._choices, Uniform):
             return
+        if not (np.isfinite(priorities) & (priorities >= 0)).all():
+            least, most = priorities.min(), priorities.max()
+            raise ReplayError(f"priorities must be finite and at least 0, not {least} to {most}")
         numbers, columns = np.divmod(rows, self.width)
         places = self._rows.at(columns, numbers)
-        is_number = np.isfinite(priorities) & (priorities >= 0)
-        self.rejected += int((~is_number).sum())
         is_there = (numbers >= self._rows.oldest[columns]) & self._choices.may(places)
-        chosen = is_number & is_there
-        self._choices.update(places[chosen], priorities[chosen])
+        self._choices.update(places[is_there], priorities[is_there])
 
     @staticmethod
     def is_saved(folder: Path) -> bool:
@@ -186,7 +186,6 @@ class Replay:
             "made_with": self._made_with,
             "rows": self._rows.state,
             "n_step": self._n_step,
-            "rejected": self.rejected,
             "choices": self._choices.state,
             "random": self._random.bit_generator.state,
         }
@@ -220,7 +219,7 @@ class Replay:
             self._choices = self._no_choices()
             raise
         self._choices.restore(facts["choices"])
-        self._n_step, self.rejected = facts["n_step"], facts["rejected"]
+        self._n_step = facts["n_step"]
         self._random.bit_generator.state = facts["random"]
         self._close(np.arange(self.width), self._rows.length)
         self._archive = archive

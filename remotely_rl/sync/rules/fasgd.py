@@ -18,7 +18,7 @@ where its text and its equation 9 divide by it.  There are three modes:
 
 The paper uses plain descent.  The step of another optimizer is divided by v s(tau), elementwise.
 RMSProp and Adam already divide by the size of gradients, so they then need a lower rate.  Unless
-you want that, give the spec a rate (`fasgd:rate=0.005` is plain descent) or use `sgd`.
+you want that, give the spec a rate (`fasgd:rate=0.001` is plain descent) or use `sgd`.
 
 gamma, beta and eps are not in the paper; the code's one decay is 0.9.  v starts at
 `deviation_start`: from 0, the first step in mode `std` is 33 times the rate, whatever the

@@ -23,6 +23,9 @@ def test_a_cluster_that_is_there_is_used_and_none_is_started_beside_it(
     monkeypatch.delenv("REMOTELY_ADDRESS")
     cluster.connect(400)
     assert asked[1:] == [(None, 400)]
+    monkeypatch.setattr(cluster.this_machine, "cores", lambda: 3)
+    cluster.connect(0)  # as many actors as there is room for
+    assert asked[2:] == [(None, 3)]
 
 
 @pytest.mark.usefixtures("local")

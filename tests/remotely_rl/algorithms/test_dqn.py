@@ -134,6 +134,17 @@ def test_an_update_moves_the_values_of_the_actions_taken_towards_their_targets()
     assert ours.version == 1
 
 
+def test_what_is_learnt_does_not_depend_on_the_unit_of_rewards() -> None:
+    weights = []
+    for unit in (1.0, 1e-6, 1e6):
+        ours = learner()
+        ours.value_scale.update(torch.tensor([2.0 * unit, -unit]))
+        dqn.update(ours, steps(reward=2.0 * unit), env_steps=0, progress=0)
+        weights.append(toys.weights(ours.model))
+    for other in weights[1:]:
+        torch.testing.assert_close(other, weights[0], rtol=1e-4, atol=1e-5)
+
+
 def test_a_step_of_no_weight_changes_nothing() -> None:
     ours = learner()
     before = toys.weights(ours.model)

@@ -1,5 +1,6 @@
 """What the loops of all algorithms have in common."""
 
+import dataclasses
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.remotely_rl import toys
 
 @pytest.mark.usefixtures("local", "no_curve")
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_a_run_goes_through_its_schedule(
+def test_a_run_goes_through_its_schedule_and_on_with_it_when_it_is_resumed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed: list[float] = []
@@ -31,16 +32,17 @@ def test_a_run_goes_through_its_schedule(
     algorithm = algorithms.named(name)
     given: dict[str, Any] = {
         "env": toys.Aim if name == "sac" else toys.Guess, "actors": 1, "envs_per_actor": 4,
-        "rollout_steps": 8, "random_start": 0, "total_steps": 200, "log_interval_s": 1e6,
-        "checkpoint_interval_s": 1e6,
+        "rollout_steps": 8, "random_start": 0, "log_interval_s": 1e6, "checkpoint_interval_s": 1e6,
     }  # fmt: skip
     if hasattr(algorithm.Config, "replay_rows"):
         given |= {"learn_from": 32, "batch_size": 16, "replay_ratio": 1.0}
-    if hasattr(algorithm.Config, "target_kl"):
-        given |= {"target_kl": 0.0}
 
-    algorithm.train(algorithm.Config(**given), run=tmp_path / "run")
+    config = algorithm.Config(**given, total_steps=128)
+    algorithm.train(config, run=tmp_path / "run")
+    first = len(passed)
+    algorithm.train(dataclasses.replace(config, total_steps=256), resume=tmp_path / "run")
 
-    assert passed == sorted(passed)
-    assert 0 <= passed[0] < 0.3
-    assert 0.7 < passed[-1] <= 1
+    for part, begins in ((passed[:first], 0.0), (passed[first:], 0.5)):
+        assert part == sorted(part)
+        assert begins <= part[0] < begins + 0.4
+        assert 0.7 < part[-1] <= 1

@@ -61,7 +61,7 @@ def test_targets_are_n_step_returns_or_of_one_step(
     works = n_step_q.make_work(config, toys.network(1), 5)
     trajectory = works.actor.sample().trajectory
     batch = gae_batch(works.learner, trajectory, normalize_advantage=False)
-    got = batch.transitions.value_target.view(3, -1)[:, 0]
+    got = works.learner.value_scale.denormalize(batch.transitions.value_target).view(3, -1)[:, 0]
 
     if targets is None:
         best = trajectory.value[:, 0]  # by the target network, of each observation

@@ -108,6 +108,7 @@ def test_no_update_goes_far_from_where_it_began_however_often_it_goes_over_its_r
             clip_range=clip,
             target_kl=0.0,
             normalize_advantage=False,
+            normalize_values=False,
         )
         learner = Learner(config, toys.network(), COIN)
         trajectory = toys.actor(config, learner.model, rollout_steps=40).sample().trajectory

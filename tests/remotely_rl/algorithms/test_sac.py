@@ -258,7 +258,7 @@ def test_actors_in_processes_of_their_own_sample_while_it_learns(tmp_path: Path)
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(
-    "changes", [{}, {"prioritized_alpha": 0.6, "n_step": 3}], ids=["uniform", "prioritized"]
+    "changes", [{}, {"prioritized_alpha": 0.6}], ids=["uniform", "prioritized"]
 )
 def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
     changes: dict[str, Any], tmp_path: Path

@@ -59,6 +59,15 @@ def test_a_return_that_is_exactly_an_atom_loses_no_mass() -> None:
         assert float(projected.sum()) == pytest.approx(1.0)
 
 
+def test_no_bound_makes_mass_negative() -> None:
+    for bound in range(1, 1001):  # in float32 the last atom is above its place for 58 of these
+        atoms = categorical.atoms_within(float(bound), 51)
+        beyond = torch.tensor([2.0 * bound, -2.0 * bound]), torch.ones(2)
+        projected = categorical.project(all_on(50).repeat(2, 1), *beyond, atoms)
+        assert bool((projected >= 0).all()), bound
+        assert projected.sum(-1).tolist() == [1, 1]
+
+
 def test_projections_agree_with_the_sum_over_all_pairs_of_atoms() -> None:
     torch.manual_seed(0)
     probability = torch.randn(64, 51).softmax(-1)

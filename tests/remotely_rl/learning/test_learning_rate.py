@@ -1,9 +1,11 @@
 """The learning rate: annealed, or steered by how far updates move."""
 
 import math
+from typing import Any
 
 import pytest
 
+from remotely_rl import algorithms
 from remotely_rl.learning.learner import LearningRate, annealed
 
 
@@ -40,16 +42,39 @@ def test_a_schedule_never_goes_up_unless_that_is_asked_for(
     [(0.001, 4.5e-4), (0.005, 3e-4), (0.01, 3e-4), (0.02, 3e-4), (0.03, 2e-4), (math.inf, 2e-4)],
 )
 def test_the_rate_is_steered_to_how_far_an_update_is_to_move(moved: float, value: float) -> None:
-    rate = LearningRate(3e-4, 1e-4)
-    rate.steer(moved, target=0.01)
+    rate = LearningRate(3e-4, 1e-4, target_kl=0.01)
+    rate.anneal(1.0)  # is for a rate that is not steered
+    rate.steer(moved)
     assert rate.value == pytest.approx(value)
 
 
 def test_the_steered_rate_has_bounds() -> None:
-    rate = LearningRate(3e-4, 1e-4)
+    rate = LearningRate(3e-4, 1e-4, target_kl=0.01)
     for _ in range(20):
-        rate.steer(0.0, target=0.01)
+        rate.steer(0.0)
     assert rate.value == 3e-4 * 4
     for _ in range(30):
-        rate.steer(1.0, target=0.01)
+        rate.steer(1.0)
     assert rate.value == pytest.approx(1e-4 / 10)
+
+
+@pytest.mark.parametrize("name", ["ppo", "impala", "appo", "ga3c"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "0.001, steered by target_kl=0.01, from 1e-05 to 0.004"),
+        ({"learning_rate": 1e-4}, "0.0001"),
+        ({"learning_rate": 1e-3}, "0.001, annealed to 0.0001"),
+        ({"learning_rate": 2e-4, "target_kl": 0.02},
+         "0.0002, steered by target_kl=0.02, from 1e-05 to 0.0008"),
+        ({"target_kl": 0.0, "learning_rate_end": 5e-4}, "0.001, annealed to 0.0005"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_rate_that_is_given_is_not_steered_unless_that_is_given_too(
+    name: str, given: dict[str, Any], told: str
+) -> None:
+    rate = LearningRate.of(algorithms.named(name).Config(**given))
+    assert str(rate) == told
+    rate.steer(0.0)
+    assert (rate.value > rate.start) == ("steered" in told)

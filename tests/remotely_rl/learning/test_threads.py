@@ -1,11 +1,13 @@
 """Threads of the learner: how many, and how they wait."""
 
+import itertools
 import os
 import subprocess
 import sys
 
 import pytest
 
+from remotely.machine import cgroup
 from remotely_rl.learning import threads
 
 
@@ -43,16 +45,118 @@ def test_it_is_known_when_torch_was_loaded_before_and_its_threads_spin() -> None
     ]
 
 
+@pytest.fixture
+def eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of eight cores, all of which may be used."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(cgroup, "cpus", lambda: None)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+
+
+@pytest.mark.usefixtures("eight")
 @pytest.mark.parametrize(("parameters", "want"), [(5_000, 1), (1_700_000, 8)])
 def test_in_rounds_a_learner_has_all_cores_unless_its_network_is_small(
-    parameters: int, want: int, monkeypatch: pytest.MonkeyPatch
+    parameters: int, want: int
 ) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert threads.in_rounds(parameters) == want
 
 
-def test_beside_actors_that_run_free_it_has_the_cores_that_they_leave(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+@pytest.mark.usefixtures("eight")
+def test_beside_actors_that_run_free_it_has_the_cores_that_they_leave() -> None:
     assert [threads.beside(actors) for actors in (0, 1, 2, 7, 8, 20)] == [7, 7, 6, 1, 1, 1]
+
+
+@pytest.mark.usefixtures("eight")
+def test_cores_that_may_not_be_used_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    for asked, want in (("3", 3), ("4,2", 4), ("64", 8), ("", 8), ("0", 8), ("many", 8)):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        assert threads.cores() == want
+    monkeypatch.setattr(cgroup, "cpus", lambda: 2.5)
+    assert threads.cores() == 2
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
+    assert threads.cores() == 1
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(cgroup, "cpus", lambda: None)
+    assert threads.cores() == 8
+
+
+class Learning:
+    """A learner of two threads on a machine that may be busy, as `Threads` sees it."""
+
+    def __init__(self, most: int = 2) -> None:
+        self.waited_s = 0.0
+        self.said: list[str] = []
+        self.threads = threads.Threads(most, self.said.append, lambda: self.waited_s)
+
+    def go_on(self, for_s: float, updates_take: dict[int, float], waiting: float) -> list[int]:
+        """Learn for so long; return with how many threads each update was made."""
+        counts = []
+        while for_s > 0:
+            count = self.threads.count
+            counts.append(count)
+            for_s -= updates_take[count]
+            self.waited_s += waiting * updates_take[count] * (count > 1)
+            self.threads.updated(updates_take[count])
+        return counts
+
+
+FREE, BUSY = {1: 0.010, 2: 0.007}, {1: 0.010, 2: 0.049}
+
+
+def test_on_a_free_machine_a_learner_keeps_its_threads() -> None:
+    learning = Learning()
+    assert set(learning.go_on(600, FREE, waiting=0.02)) == {2}
+    assert set(learning.go_on(600, BUSY, waiting=0.02)) == {2}  # slower, but nobody is to blame
+    assert learning.said == []
+
+
+@pytest.mark.parametrize("free_s", [0.0, 100.0])
+def test_beside_a_busy_process_it_goes_on_with_one_and_back_afterwards(free_s: float) -> None:
+    learning = Learning()
+    learning.go_on(free_s, FREE, waiting=0.02)
+    assert set(learning.go_on(4, BUSY, waiting=0.6)) == {1, 2}
+    assert "took 49 ms with 2 threads, and takes 10 with 1" in learning.said[0]
+    counts = learning.go_on(600, BUSY, waiting=0.6)
+    assert sum(BUSY[count] for count in counts) < 1.05 * BUSY[1] * len(counts)
+    assert len(learning.said) == 1
+    learning.go_on(62, FREE, waiting=0.02)
+    assert set(learning.go_on(100, FREE, waiting=0.02)) == {2}
+
+
+def test_where_fewer_threads_gain_nothing_it_tries_less_and_less_often() -> None:
+    learning = Learning()
+    busy = {1: 0.010, 2: 0.0105}
+    counts = learning.go_on(600, busy, waiting=0.6)
+    trials = sum(one > other for one, other in itertools.pairwise(counts))
+    assert 5 < trials < 15
+    assert counts.count(1) < 0.02 * len(counts)
+    assert learning.said == []
+
+
+def test_a_trial_is_a_small_part_of_the_time_however_long_an_update_takes() -> None:
+    busy = {1: 0.1, 2: 6.0}
+    learning = Learning()
+    learning.go_on(60, busy, waiting=0.9)
+    assert learning.go_on(2000, busy, waiting=0.9).count(2) * busy[2] < 0.05 * 2000
+
+
+def test_of_many_threads_half_are_taken_until_that_is_no_better() -> None:
+    learning = Learning(8)
+    learning.go_on(30, {1: 0.08, 2: 0.04, 4: 0.022, 8: 0.05}, waiting=0.9)
+    assert learning.threads.count == 4
+    learning.go_on(100, {1: 0.08, 2: 0.04, 4: 0.022, 8: 0.012}, waiting=0.0)
+    assert learning.threads.count == 8
+
+
+def test_what_threads_waited_for_a_core_is_told_by_the_system() -> None:
+    affinity = os.sched_getaffinity(0)
+    before = threads.waited_s()
+    os.sched_setaffinity(0, {min(affinity)})  # which the other one inherits
+    try:
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+            while threads.waited_s() < before + 0.02:  # of one core, which two want
+                pass
+            other.kill()
+    finally:
+        os.sched_setaffinity(0, affinity)

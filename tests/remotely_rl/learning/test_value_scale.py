@@ -1,15 +1,18 @@
 """The units in which values are learnt."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
-from remotely_rl.learning.learner import ValueScale
+from remotely_rl.learning.learner import RewardScale, ValueScale
 
 
-def test_the_scale_is_the_mean_and_deviation_of_all_targets_together() -> None:
+@pytest.mark.parametrize("unit", [1.0, 1e-9, 1e9])
+def test_the_scale_is_the_mean_and_deviation_of_all_targets_together(unit: float) -> None:
     torch.manual_seed(0)
-    targets = 30 + 7 * torch.randn(400)
+    targets = unit * (30 + 7 * torch.randn(400))
     scale = ValueScale()
     for batch in torch.split(targets, [10, 90, 300]):
         scale.update(batch)
@@ -28,3 +31,13 @@ def test_equal_targets_leave_a_scale_to_divide_by() -> None:
     scale = ValueScale()
     scale.update(torch.full((10,), 5.0))
     assert 0 < scale.std < 0.01
+
+
+def test_action_values_are_in_units_of_the_rewards_that_are_not_0() -> None:
+    scale = RewardScale()
+    assert (scale.mean, scale.std) == (0, 1)
+    for rewards in ([0.0, 0.0], [3.0, 0.0], [-4.0]):
+        reward = torch.tensor(rewards)
+        scale.update(scale.seen(torch.full_like(reward, 100.0), reward))
+    assert scale.mean == 0
+    assert scale.std == pytest.approx(math.sqrt((9 + 16) / 2))

@@ -59,6 +59,8 @@ def finished_run(tmp_path: Path) -> RunFolder:
     return run.folder
 
 
-def resumed(folder: RunFolder, clock: Clock | None = None) -> training.Session[Any]:
+def resumed(
+    folder: RunFolder, clock: Clock | None = None, config: Common = CONFIG
+) -> training.Session[Any]:
     saved = checkpoint.load(folder.checkpoint)
-    return training.Session("toy", CONFIG, folder, saved, clock=clock or Clock())
+    return training.Session("toy", config, folder, saved, clock=clock or Clock())

@@ -20,8 +20,8 @@ def row(seconds: float = 4.0) -> Row:
     tally.sampled(640, [Episode(-21.0, 800), Episode(-19.0, 1000)], {"environment": 3.0})
     tally.spent("inference", 1.5)
     tally.spent("waiting", 0.5)
-    tally.learnt({"train/policy_loss": 1.0, "train/entropy": 0.5}, staleness=[1, 3])
-    tally.learnt({"train/policy_loss": 2.0, "train/entropy": 1.5}, staleness=[0])
+    tally.learnt({"train/policy_loss": 1.0, "train/learning_rate": 1e-4}, staleness=[1, 3])
+    tally.learnt({"train/policy_loss": 2.0, "train/learning_rate": 3e-4}, staleness=[0])
     return tally.close(seconds)
 
 
@@ -29,7 +29,7 @@ def test_a_line_tells_speed_return_staleness_and_where_time_went() -> None:
     line = progress.line(row(), NO_LIMITS)
     for part in (
         "0:00:04", "640 steps", "160/s", "-20.00", "2 games", "0/1.3/3", "environment 60%",
-        "inference 30%", "waiting 10%",
+        "inference 30%", "waiting 10%", "rate 0.0002",
     ):  # fmt: skip
         assert part in line
     assert "left" not in line

@@ -20,6 +20,7 @@ from remotely_rl.environments.observations import Leaf
 from remotely_rl.experience.replay import Replay
 from remotely_rl.runs import replaying
 from remotely_rl.runs.replaying import RunReplay
+from remotely_rl.runs.session import Session
 from tests.remotely_rl import toys
 from tests.remotely_rl.runs import sessions
 
@@ -69,6 +70,24 @@ def test_rewards_are_kept_raw_and_clipped_as_the_config_says(run_replay: Make) -
     experience.append([rollout()])
 
     assert set(experience.draw(0).reward.tolist()) == {10.0, 15.0}
+
+
+def test_the_number_of_updates_is_told_whatever_the_batch(
+    run_replay: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Session, "say", lambda session, text: said.append(text))
+    run_replay(batch_size=5)
+    assert "an update for every 2.5 steps (replay_ratio / batch_size)" in said
+    assert replaying.told(1.0) == "1 update for each step (replay_ratio / batch_size)"
+    assert replaying.told(4.0) == "4 updates for each step (replay_ratio / batch_size)"
+
+
+@pytest.mark.parametrize(("reward_clip", "unit"), [(0.0, (1400 / 3) ** 0.5), (15.0, 1.0)])
+def test_the_unit_of_values_is_that_of_the_rewards_played(reward_clip: float, unit: float) -> None:
+    learner = QLearner(dataclasses.replace(CONFIG, reward_clip=reward_clip), model(), ACTIONS)
+    replaying.count_in(learner, [rollout()])  # two episodes of 10, 20 and 30 each
+    assert learner.value_scale.std == pytest.approx(unit)
 
 
 def test_updates_are_owed_once_there_are_enough_steps_to_learn_from(run_replay: Make) -> None:

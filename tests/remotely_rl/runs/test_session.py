@@ -14,6 +14,7 @@ from remotely_rl import a2c
 from remotely_rl.acting.actor import Rollout
 from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
+from remotely_rl.learning.threads import Threads
 from remotely_rl.runs import training
 from tests.remotely_rl import toys
 from tests.remotely_rl.runs.sessions import (
@@ -183,3 +184,40 @@ def test_rewards_that_are_no_numbers_end_a_run_that_can_be_resumed_with_others(
     assert (run / "checkpoint.pt").read_bytes() == before
     result = a2c.train(dataclasses.replace(TRAINED, total_steps=200), resume=run)
     assert result.env_steps >= 200
+
+
+def test_a_schedule_goes_by_the_minutes_of_a_run_and_on_when_it_is_resumed(tmp_path: Path) -> None:
+    config, clock = dataclasses.replace(CONFIG, minutes=10.0), Clock()
+    with session(tmp_path, config, clock) as run:
+        run.restore(Learner())
+        assert run.progress == 0
+        clock.now += 150
+        assert run.progress == 0.25
+    clock.now += 1e6  # nobody trains
+    with resumed(run.folder, clock, config) as run:
+        assert run.progress == pytest.approx(0.25)
+        clock.now += 150
+        assert run.progress == pytest.approx(0.5)
+        clock.now += 1e6
+        assert run.progress == 1
+
+
+def test_a_learner_goes_on_with_the_threads_that_its_last_update_is_found_to_need(
+    tmp_path: Path,
+) -> None:
+    class Fewer(Threads):
+        def updated(self, seconds: float) -> bool:
+            took.append(seconds)
+            self.count = 1
+            return True
+
+    took: list[float] = []
+    torch.set_num_threads(2)
+    with session(tmp_path) as run:
+        run.threads = Fewer(2, run.say)
+        for phase in ("learning", "waiting"):
+            with run.spending(phase):
+                pass
+        run.count_update({})
+        assert torch.get_num_threads() == 1
+    assert took == [run.tally.close(1.0)["time/learning_s"]]

@@ -145,22 +145,29 @@ def test_the_schedule_of_an_earlier_run_stays_what_it_was(name: str, tmp_path: P
     folder = create(tmp_path / "run", name, kind(env="CartPole-v1", total_steps=500))
     content = json.loads(folder.config.read_text())
     content["config"] |= {"decay_steps": 300_000, "lstm": 0}
+    content["config"] |= {"n_step": 1} if name == "sac" else {}
     del content["config"]["anneal_steps"]
     folder.config.write_text(json.dumps(content))
     config = training.config_of(kind, name, folder.path)
     assert config == kind(env="CartPole-v1", total_steps=500, anneal_steps=300_000)
 
 
-@pytest.mark.parametrize("name", ["ga3c", "sac", "n_step_q", "dqn", "c51", "rainbow"])
-def test_a_memory_that_was_asked_for_where_none_is_trained_is_told(
-    name: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        *((name, "lstm") for name in ("ga3c", "sac", "n_step_q", "dqn", "c51", "rainbow")),
+        ("sac", "n_step"),  # its targets lacked the entropies of the steps between
+    ],
+)
+def test_what_an_earlier_run_was_asked_for_and_an_algorithm_cannot_do_is_told(
+    name: str, field: str, tmp_path: Path
 ) -> None:
     kind = algorithms.named(name).Config
     folder = create(tmp_path / "run", name, kind(env="CartPole-v1"))
     content = json.loads(folder.config.read_text())
-    content["config"]["lstm"] = 4
+    content["config"][field] = 4
     folder.config.write_text(json.dumps(content))
-    with pytest.raises(TrainingError, match=f"{name} has no option 'lstm'"):
+    with pytest.raises(TrainingError, match=f"{name} has no option '{field}'"):
         training.config_of(kind, name, folder.path)
 
 
@@ -175,6 +182,20 @@ def test_a_steered_rate_begins_anew_only_where_one_is_given_to_resume_with(tmp_p
         with training.begin("ppo", ppo.Config, config, resume=run) as session:
             sampling.rounds(session)
             assert session.learner.learning_rate.value == pytest.approx(want)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_rate_that_a_run_is_resumed_with_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    given = {field: getattr(TRAINED, field) for field in ("rollout_steps", "actors", "total_steps")}
+    ppo.train(ppo.Config(env="CartPole-v1", **given), run=run)
+    assert "learning rate: 0.001, steered by target_kl=0.01" in capsys.readouterr().out
+    override = {"learning_rate": 3e-5, "total_steps": 400}
+    ppo.train(training.config_of(ppo.Config, "ppo", run, override), resume=run)
+    assert "learning rate: 3e-05\n" in capsys.readouterr().out
+    assert metrics.read(RunFolder(run).metrics)[-1]["train/learning_rate"] == 3e-5
 
 
 @pytest.mark.usefixtures("local")

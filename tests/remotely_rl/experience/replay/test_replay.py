@@ -240,10 +240,11 @@ def test_rows_are_drawn_by_priority_and_weighted_against_it(
         assert draw.weight[first] == pytest.approx(np.array(weights), abs=1e-6)
 
 
-def test_a_priority_that_is_no_number_is_left_as_it_was_and_counted() -> None:
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])
+def test_priorities_that_are_no_numbers_are_refused_and_change_nothing(wrong: float) -> None:
     replay, handles = prioritised([1, 2, 3, 4], alpha=1.0)
-    replay.update(handles, np.array([np.nan, np.inf, -1, 4.0]))
-    assert replay.rejected == 3
+    with pytest.raises(ReplayError, match="priorities must be finite and at least 0, not"):
+        replay.update(handles, np.array([9.0, wrong, 9.0, 9.0]))
     draw = replay.draw(20_000)
     assert np.bincount(draw.rows) / 20_000 == pytest.approx(
         np.array([0.1, 0.2, 0.3, 0.4]), abs=2e-4
