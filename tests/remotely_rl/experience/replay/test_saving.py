@@ -220,6 +220,16 @@ def test_each_save_to_a_folder_has_a_number_that_loading_returns(tmp_path: Path)
     assert resumed.save(tmp_path) == 5
 
 
+def test_a_save_succeeds_though_the_main_thread_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(WIDTH)
+    replay = made(world)
+    replay.append(world.play(20))
+    monkeypatch.setattr("concurrent.futures.thread._shutdown", True)  # as from then on
+    assert replay.save(tmp_path) == 1
+
+
 def test_a_folder_tells_whether_a_replay_was_saved_there(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     assert not Replay.is_saved(folder)
