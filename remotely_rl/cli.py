@@ -10,6 +10,7 @@ Every field of an algorithm's Config is an option of `train`, with the field's p
 help; `config.GROUPS` says in which order.
 """
 
+import contextlib
 import functools
 import importlib.util
 import sys
@@ -22,7 +23,7 @@ from typing import Any
 import click
 
 import remotely
-from remotely_rl import algorithms, settings
+from remotely_rl import algorithms, other_names, settings
 from remotely_rl.errors import TrainingError
 
 if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
@@ -153,6 +154,18 @@ class Configured(click.Command):
         *own, of_help = super().get_params(ctx)
         return [*self._fields, *own, of_help]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            named = error.option_name.lstrip("-").replace("-", "_")
+            known = [option.name or "" for option in self._fields or ()]
+            if not (meant := other_names.here(named, known)):
+                raise
+            here = " or ".join(map(settings.option, meant))
+            told = f"No such option '{error.option_name}': here that is {here}"
+            raise click.NoSuchOption(error.option_name, told, ctx=ctx) from None
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = self._groups()
         if not groups:
@@ -172,6 +185,18 @@ class Configured(click.Command):
                 formatter.write_dl([record])
 
 
+class Whole(click.types.IntParamType):
+    """A whole number, also as 1e6."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        with contextlib.suppress(ValueError):
+            return settings.whole(value)
+        return super().convert(value, param, ctx)  # which says what is wrong
+
+
+WHOLE = Whole()
+
+
 def options_of(config: type) -> list[click.Option]:
     """One option for each field of a Config class, in their order; None if it is not given."""
     options = []
@@ -183,7 +208,7 @@ def options_of(config: type) -> list[click.Option]:
         options.append(
             click.Option(
                 [f"--{name}/--no-{name}" if kind is bool else f"--{name}", field.name],
-                type=kind,
+                type=WHOLE if kind is int else kind,
                 default=None,
                 help=f"{prose[0].upper()}{prose[1:]}{allowed}.  [{default}]",
             )

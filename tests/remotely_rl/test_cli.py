@@ -103,7 +103,7 @@ def test_options_become_fields_and_the_rest_stays_as_it_is(
 ) -> None:
     done = invoke(
         "train", "impala", "--env", "CartPole-v1", "--gamma", "0.9", "--target", "400",
-        "--no-normalize-advantage", "--actors", "3", "--max-staleness", "0",
+        "--no-normalize-advantage", "--actors", "3", "--max-staleness", "0", "--total-steps", "1e6",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     want = impala.Config(
@@ -113,6 +113,7 @@ def test_options_become_fields_and_the_rest_stays_as_it_is(
         normalize_advantage=False,
         actors=3,
         max_staleness=0,
+        total_steps=1_000_000,
     )
     assert trained == [(want, None)]
 
@@ -225,6 +226,13 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
         (["train", "a2c", "--actors", "0"], "actors must be at least 1, not 0"),
         (["train", "ppo", "--gamma", "2"], "gamma must be from 0 to 1, not 2.0"),
         (["train", "impala", "--rho-bar", "0.5"], "rho_bar (0.5) must be at least c_bar (1.0)"),
+        (
+            ["train", "ppo", "--n-steps", "5"],
+            "No such option '--n-steps': here that is --rollout-steps",
+        ),
+        (["train", "dqn", "--n-steps", "1"], "here that is --rollout-steps or --n-step"),
+        (["train", "impala", "--actors", "1.5"], "'1.5' is not a valid integer"),
+        (["train", "impala", "--env", "grid.py"], "--env needs FILE.py:NAME with a file that exis"),
         (["train", "impala", "--env", "pong"], "did you mean 'ALE/Pong-v5'?"),
         (["train", "impala", *TINY, "--device", "gpu"], "device must be auto, cpu, cuda or cuda:N"),
         (["train", "impala", *TINY, "--run", "."], "exists already"),
