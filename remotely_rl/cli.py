@@ -73,7 +73,7 @@ def _train_command(name: str) -> click.Command:
         },
         help=f"{algorithms.ALGORITHMS[name].description}\n\n{LIMITS}",
     )
-    @click.option("--model", metavar="FILE.py:NAME", help="A model of your own.  [one that fits]")
+    @click.option("--model", metavar="FILE.py:NAME", help=MODEL.get(name, MODEL["all"]))
     @click.option("--run", metavar="DIR", help="Folder of the run, which must be new.  [in runs/]")
     @click.option("--resume", metavar="RUN", help="Resume this run; options given here win.")
     @click.option(
@@ -87,7 +87,7 @@ def _train_command(name: str) -> click.Command:
 
         given = {name: value for name, value in given.items() if value is not None}
         with told():
-            if ".py:" in given.get("env", ""):
+            if "env" in given:
                 given["env"] = env_of(given["env"])
             if resume is None:
                 config = module.Config(**given)
@@ -96,15 +96,20 @@ def _train_command(name: str) -> click.Command:
             if address is not None:
                 cluster.connect(config.processes, address)
             result = module.train(config, model_of(model), run=run, resume=resume)
-        if not result.env_steps:
+        if result.new_steps == 0:
+            again = "next" if resume else "first"
             raise click.ClickException(
-                f"the run ended before its first step: {result.ended}. If its actors waited for "
+                f"the run ended before its {again} step: {result.ended}. If its actors waited for "
                 "room, take fewer --actors or give it more time"
             )
 
     return train_one
 
 
+MODEL = {
+    "all": "A model of your own.  [one that fits]",
+    "sac": "A model of your own as the policy; its value is not used.  [one that fits]",
+}
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
     " Ctrl-C.  Defaults, in brackets, learn the --env that they name on two cores."
@@ -408,7 +413,11 @@ def rules() -> None:
         click.echo(f"{name}\n    {sync.summary_of(name)}")
         for setting in sync.settings_of(name):
             click.echo(f"    {setting.name:<16} {setting.prose}  [{setting.default}]")
-    click.echo("around any rule\n    Gates before what is pushed and what is fetched.")
+    click.echo("around any rule\n    Gates before what is pushed and what is fetched, and a rate.")
+    click.echo(
+        "    rate             plain gradient descent at this rate, in place of the optimizer"
+        "  [none: train's --optimizer (optimizer=) and --learning-rate]"
+    )
     for setting in settings.settings(sync.Gates):
         click.echo(f"    gate_{setting.name:<11} {setting.prose}  [{setting.default}]")
 

@@ -273,6 +273,18 @@ def test_a_run_that_ends_before_its_first_step_has_failed(tmp_path: Path) -> Non
     assert "Error: the run ended before its first step: 1e-06 minutes are over." in done.output
 
 
+def test_a_resumed_run_that_takes_no_step_has_failed_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended = session.Result(tmp_path, "1 minutes are over", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
+    monkeypatch.setattr(impala, "train", lambda *_, **__: ended)
+    config = {"algorithm": "impala", "config": {"env": "CartPole-v1"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    done = invoke("train", "impala", "--resume", str(tmp_path))
+    assert done.exit_code == 1
+    assert "Error: the run ended before its next step: 1 minutes are over." in done.output
+
+
 def test_an_option_that_a_config_file_has_and_we_do_not_know_is_named(tmp_path: Path) -> None:
     config = {"env": "CartPole-v1", "gama": 0.9}
     (tmp_path / "config.json").write_text(json.dumps({"algorithm": "impala", "config": config}))
@@ -295,11 +307,14 @@ def test_a_run_trains_leaves_all_that_it_promises_and_goes_on(tmp_path: Path, na
     left = {path.name for path in run.iterdir()}
     assert left >= {"config.json", "metrics.csv", "checkpoint.pt", "curve.png", "tensorboard"}
 
+    again = invoke("train", name, "--resume", str(run))
+    assert (again.exit_code, again.output[:14]) == (0, "nothing to do:"), again.output
     first = metrics.read(run / "metrics.csv")[-1]
     done = invoke("train", name, "--resume", str(run), "--total-steps", str(3 * steps))
     assert done.exit_code == 0, done.output
     rows = metrics.read(run / "metrics.csv")
-    assert first in rows  # what the first half wrote is still there
+    # What the first half wrote is still there, and columns may have come.
+    assert any(first.items() <= row.items() for row in rows)
     for counted in ("time/seconds", "time/env_steps", "rollout/episodes"):
         assert rows[-1][counted] > first[counted] > 0
     assert (
@@ -330,3 +345,9 @@ def test_ctrl_c_ends_a_run_in_good_order(tmp_path: Path) -> None:
     assert rest.splitlines()[-1] == f"stopped by SIGINT; the run is in {run}"
     assert "Traceback" not in rest
     assert {"checkpoint.pt", "curve.png"} <= {path.name for path in run.iterdir()}
+
+
+def test_rules_are_listed_with_what_all_of_them_can_be_told() -> None:
+    listed = invoke("rules").output
+    for told in ("\nfasgd\n", "\n    rate  ", "--optimizer (optimizer=)", "\n    gate_push "):
+        assert told in listed
