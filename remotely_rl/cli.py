@@ -342,17 +342,19 @@ def play(
 
 @main.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--out", default="curve.png", show_default=True, help="Where to draw it.")
+@click.option("--out", metavar="FILE.png", help="Where to draw it.  [curve.png beside the runs]")
 @click.option("--x", "over", type=click.Choice(["minutes", "steps"]), help="One panel.  [both]")
-def plot(runs: tuple[str, ...], out: str, over: str | None) -> None:
+def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
     """Draw the learning curves of one RUN folder or more.
 
     Runs of the same algorithm and environment that differ only in the seed become one line, their
     mean, with a band from the lowest to the highest, as far as all of them go; each is also a thin
-    line to its own end.
+    line to its own end.  A run that ended at its target counts on with its last value.
     """
     from remotely_rl.runs import curve  # noqa: PLC0415 - as in train_one
 
+    # In a run folder, the one that is there is of the same rows.
+    out = out or str(Path(os.path.commonpath([Path(run).resolve() for run in runs]), "curve.png"))
     with told():
         empty = curve.compare(runs, out, over)
     for run in empty:
