@@ -152,8 +152,9 @@ def compute_losses(
         floored = log_prob.clamp(min=math.log(floor)) if floor else log_prob
         gradient = losses.policy_gradient(floored, rows.advantage)
     return actor_critic_losses(
-        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
-    )
+        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef,
+        config.clip_range or math.inf,
+    )  # fmt: skip
 
 
 def update(

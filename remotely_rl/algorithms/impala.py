@@ -140,11 +140,10 @@ def compute_losses(
     """The three parts of section 4.2.  `rows.old_log_prob` is by the policy before the update,
     and the advantage includes its rho."""
     log_prob = actions.log_prob(policy, rows.action)
-    gradient = losses.clipped_surrogate(
-        log_prob - rows.old_log_prob, rows.advantage, config.clip_range or math.inf
-    )
+    clip = config.clip_range or math.inf
+    gradient = losses.clipped_surrogate(log_prob - rows.old_log_prob, rows.advantage, clip)
     return actor_critic_losses(
-        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
+        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef, clip
     )
 
 

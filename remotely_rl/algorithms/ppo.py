@@ -114,8 +114,9 @@ def compute_losses(
         log_prob - rows.old_log_prob, rows.advantage, config.clip_range
     )
     return actor_critic_losses(
-        surrogate, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
-    )
+        surrogate, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef,
+        config.clip_range,
+    )  # fmt: skip
 
 
 def update(learner: Learner[Config], trajectory: Trajectory, progress: float) -> dict[str, float]:

@@ -26,7 +26,14 @@ from remotely_rl.acting.actor import Actor
 from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.experience.batch import Batch, Transitions
-from remotely_rl.learning.learner import Learner, LearningRate, Losses, ValueScale, gae_batch
+from remotely_rl.learning.learner import (
+    METRICS,
+    Learner,
+    LearningRate,
+    Losses,
+    ValueScale,
+    gae_batch,
+)
 from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.sync.client import MakeOptimizer
@@ -41,6 +48,9 @@ if TYPE_CHECKING:
 
 # Of policy [rows, outputs], value [rows], rows, and how much of the schedule is over.
 LossesAt = Callable[[Tensor, Tensor, Transitions, float], Losses]
+
+
+REPORTED = ("train/policy_loss", "train/value_loss", "train/entropy")
 
 
 class Report(NamedTuple):
@@ -207,9 +217,9 @@ class SegmentWork:
         losses = self._losses_at(policy, value, rows, self.progress)
         gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
         metrics = {
-            "train/policy_loss": float(losses.policy.detach()),
-            "train/value_loss": float(losses.value.detach()),
-            "train/entropy": float(losses.entropy.detach()),
+            name: float(part.detach())
+            for name, part in zip(METRICS, losses, strict=True)
+            if name in REPORTED and part is not None
         }
         metrics |= self.learner.reward_clipper.pop_metrics()
         self._report = self._report._replace(metrics=metrics)

@@ -74,6 +74,7 @@ class RunReplay:
         self._is_unsaved = False
         self.replay: Replay | None = None
         self.ratio = Ratio(config.replay_ratio, config.batch_size, config.learn_from)
+        session.tally.gauges.append(lambda: self.gauge(session.progress))
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
         """Add a round; each actor's environments have columns of their own."""
@@ -105,8 +106,17 @@ class RunReplay:
         n_step = n_step or config.n_step
         if n_step != self.replay.n_step:
             self.replay.n_step = n_step
-        beta = annealed(config.prioritized_beta, 1.0, progress)
-        return self.replay.draw(config.batch_size, beta=beta)
+        return self.replay.draw(config.batch_size, beta=self.beta_at(progress))
+
+    def beta_at(self, progress: float) -> float:
+        """How much weights correct for priorities, when so much of the schedule is over."""
+        return annealed(self._config.prioritized_beta, 1.0, progress)
+
+    def gauge(self, progress: float) -> dict[str, float]:
+        """What a row tells of it: how full it is, and beta if priorities count."""
+        filled = 0 if self.replay is None else len(self.replay)
+        beta = {"train/beta": self.beta_at(progress)} if self._config.prioritized_alpha else {}
+        return {"rollout/replay_fill": filled / self._config.replay_rows, **beta}
 
     def update(self, draw: Draw, priority: NDArray[np.floating[Any]]) -> None:
         """Count an update, which has found these priorities of the rows drawn."""

@@ -132,6 +132,9 @@ def test_an_update_moves_the_values_of_the_actions_taken_towards_their_targets()
     assert made.priority.shape == (2,)
     assert bool((made.priority > 4).all())
     assert ours.version == 1
+    taken = [float(before[0, 0]), float(before[1, 2])]
+    assert made.metrics["train/q_mean"] == pytest.approx(np.mean(taken))
+    assert made.metrics["train/td_error"] == pytest.approx(made.priority.mean())
 
 
 def test_a_step_of_no_weight_changes_nothing() -> None:
