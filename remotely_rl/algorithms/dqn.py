@@ -30,7 +30,8 @@ the papers:
 import copy
 import dataclasses
 import functools
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -115,6 +116,10 @@ class Config(Common):
 
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
+
+    paper: ClassVar[Mapping[str, Any]] = {
+        "n_step": 1, "double": False, "dueling": False, "image_size": 84,
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

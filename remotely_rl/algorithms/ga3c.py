@@ -39,8 +39,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -116,6 +116,19 @@ class Config(Common):
 
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
+
+    paper: ClassVar[Mapping[str, Any]] = {
+        "epochs": 1, "minibatches": 1, "clip_range": 0.0, "normalize_advantage": False,
+        "target_kl": 0.0, "gae_lambda": 1.0, "image_size": 84,
+    }  # fmt: skip
+
+    def unused(self) -> dict[str, str]:
+        why = super().unused()
+        if not self.adjust_s:
+            why["most_agents"] = "adjust_s is 0, so that their number stays"
+        if self.clip_range:
+            why["probability_floor"] = "it is for the loss without clip_range"
+        return why
 
     def __post_init__(self) -> None:
         super().__post_init__()

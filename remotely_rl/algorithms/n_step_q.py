@@ -22,7 +22,8 @@ frames); an environment keeps the epsilon that it ends at; and the network has d
 
 import copy
 import dataclasses
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -82,6 +83,13 @@ class Config(Common):
     ] = 7e-4
     learning_rate_end: fields.LearningRateEnd = None
     horizon: ClassVar[int] = 3_000_000
+
+    paper: ClassVar[Mapping[str, Any]] = {
+        "random_start": 0, "rollout_steps": 5, "dueling": False, "image_size": 84,
+    }  # fmt: skip
+
+    def unused(self) -> dict[str, str]:
+        return super().unused() | sharing.unused(self)
 
     def check_run(self) -> None:
         """Makes a rule of one parameter, which raises for a wrong rule or optimizer."""

@@ -30,7 +30,8 @@ an update behind, would leave each update half the room.
 """
 
 import dataclasses
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -80,6 +81,8 @@ class Config(Common):
     lstm: fields.Lstm = 0
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
+
+    paper: ClassVar[Mapping[str, Any]] = {"target_kl": 0.0, "image_size": 84}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -118,6 +118,9 @@ class Config(Common):
         critics = Critics(spec, width, self.hidden_units)
         return SoftActorCritic(policy, critics, self.initial_temperature)
 
+    def unused(self) -> dict[str, str]:
+        return super().unused() | replaying.unused(self)
+
     def best(self, actions: Actions, policy: Tensor) -> Tensor:
         """The tanh of the mean."""
         return squashed_mode(policy)

@@ -82,6 +82,14 @@ def make_rule(config: "Shared", parameters: Tensor) -> Rule:
     return sync.make(config.sync, parameters, config.actors, optimizer_of(config))
 
 
+def unused(config: "Shared") -> dict[str, str]:
+    """Why fields of the optimizer do nothing, as the others are, by their names."""
+    if config.optimizer == "rmsprop":
+        return {}
+    why = f"the optimizer is {config.optimizer}"
+    return dict.fromkeys(("rmsprop_decay", "rmsprop_epsilon"), why)
+
+
 def optimizer_of(config: "Shared") -> MakeOptimizer:
     """Makes the optimizer of the shared parameters."""
     rate = config.learning_rate

@@ -189,6 +189,27 @@ def check(config: "ReplayConfig") -> None:
         )
 
 
+def unused(config: "ReplayConfig") -> dict[str, str]:
+    """Why fields of the replay do nothing, as the others are, by their names."""
+    if config.prioritized_alpha:
+        return {}
+    return {"prioritized_beta": "prioritized_alpha is 0"}
+
+
+def check_saved(config: "ReplayConfig", run: Path) -> None:
+    """Raises TrainingError if the replay saved in a run folder does not fit the config."""
+    folder = run / FOLDER
+    if not Replay.is_saved(folder):
+        return
+    environments = config.actors * config.envs_per_actor
+    differs = Replay.difference(folder, config.replay_rows, environments, config.prioritized_alpha)
+    if differs:
+        raise TrainingError(
+            f"{differs}: resume with the actors, envs_per_actor, replay_rows and prioritized_alpha"
+            f" that the run had, or delete {folder} to fill a new one"
+        )
+
+
 def check_sizes(config: "ReplayConfig", n_step: int) -> None:
     """Raises TrainingError for sizes that do not fit each other."""
     if config.learn_from > config.replay_rows:

@@ -117,7 +117,7 @@ def begin(
         process.restore()
         raise
     session.learner = made
-    session.opening = model_summary.lines(made.model, seen)
+    session.opening = [*model_summary.lines(made.model, seen), *config.remarks()]
     return session
 
 
