@@ -13,6 +13,8 @@ help; `config.GROUPS` says in which order.
 import contextlib
 import functools
 import importlib.util
+import os
+import re
 import sys
 import types
 import typing
@@ -227,8 +229,10 @@ def model_of(word: str | None) -> "networks.ModelSource | None":
 
 
 def env_of(word: str | None) -> "Source | None":
-    """Loads `FILE.py:NAME`: a class or a function that makes environments.  None for None."""
-    return typing.cast("Source | None", named_in("--env", word))
+    """Loads `FILE.py:NAME`, a class or a function that makes environments; else it is an id."""
+    if word is not None and re.search(r"\.py(:|$)", word):
+        return typing.cast("Source | None", named_in("--env", word))
+    return word
 
 
 def named_in(option: str, word: str | None) -> Any:
@@ -277,8 +281,10 @@ def of_a_run(command: Command) -> Command:
         click.option("--seed", default=1000, show_default=True, help="Seed of all random numbers."),
         click.option("--model", metavar="FILE.py:NAME",
                      help="The model of your own that it was trained with, if it was."),
-        click.option("--env", metavar="FILE.py:NAME",
-                     help="The environment of your own that it was trained in, if it was."),
+        click.option("--env", metavar="ENV", help="Another environment of the same spaces, or that"
+                     " of your own in which it was trained: FILE.py:NAME."),
+        click.option("--steps", metavar="N", type=WHOLE, help="Stop after so many steps in each"
+                     " environment, with the episodes that have ended.  [no limit]"),
     )):  # fmt: skip
         command = decorate(command)
     return command
@@ -296,7 +302,7 @@ def of_a_run(command: Command) -> Command:
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers, for programs.")
 def evaluate(
     run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
-    episodes: int, greedy: bool | None, envs: int, as_json: bool,
+    steps: int | None, episodes: int, greedy: bool | None, envs: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Play whole games with the agent of a RUN folder; print the mean of their raw scores.
 
@@ -309,7 +315,7 @@ def evaluate(
         agent = load.load(run, checkpoint, model_of(model), env_of(env))
         done = []
         for mode in (False, True) if greedy is None else (greedy,):
-            done.append(evaluation.measure(agent, episodes, mode, seed, envs))
+            done.append(evaluation.measure(agent, episodes, mode, seed, envs, steps))
             if not as_json:
                 click.echo(done[-1])
         if as_json:
@@ -323,18 +329,21 @@ def evaluate(
 @click.option("--greedy/--sampled", default=False, help="As in `evaluate`.  [sampled]")
 def play(
     run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
-    video: str | None, episodes: int, greedy: bool,
+    steps: int | None, video: str | None, episodes: int, greedy: bool,
 ) -> None:  # fmt: skip
     """Watch the agent of a RUN folder play."""
+    from remotely_rl.agents import evaluation  # noqa: PLC0415 - as in train_one
     from remotely_rl.agents import video as videos  # noqa: PLC0415 - as in train_one
 
     with told():
         played = videos.play(
             run, video, episodes, greedy, checkpoint,
-            seed=seed, model=model_of(model), env=env_of(env),
+            seed=seed, model=model_of(model), env=env_of(env), steps=steps,
         )  # fmt: skip
     for number, (score, length) in enumerate(played.episodes, 1):
-        click.echo(f"episode {number}: {score:,.10g} in {length:,} steps")
+        click.echo(f"episode {number}: {evaluation.plain(score)} in {length:,} steps")
+    if len(played.episodes) < episodes:
+        click.echo(f"stopped in the middle of an episode, after {played.steps:,} steps in all")
     if video is not None:
         seconds = played.pictures / played.fps
         click.echo(f"{video}: {played.pictures:,} pictures, {seconds:,.0f} s")
