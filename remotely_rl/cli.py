@@ -10,8 +10,11 @@ Every field of an algorithm's Config is an option of `train`, with the field's p
 help; `config.GROUPS` says in which order.
 """
 
+import contextlib
 import functools
 import importlib.util
+import os
+import re
 import sys
 import types
 import typing
@@ -22,7 +25,7 @@ from typing import Any
 import click
 
 import remotely
-from remotely_rl import algorithms, settings
+from remotely_rl import algorithms, other_names, settings
 from remotely_rl.errors import TrainingError
 
 if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
@@ -72,7 +75,7 @@ def _train_command(name: str) -> click.Command:
         },
         help=f"{algorithms.ALGORITHMS[name].description}\n\n{LIMITS}",
     )
-    @click.option("--model", metavar="FILE.py:NAME", help="A model of your own.  [one that fits]")
+    @click.option("--model", metavar="FILE.py:NAME", help=MODEL.get(name, MODEL["all"]))
     @click.option("--run", metavar="DIR", help="Folder of the run, which must be new.  [in runs/]")
     @click.option("--resume", metavar="RUN", help="Resume this run; options given here win.")
     @click.option(
@@ -86,7 +89,7 @@ def _train_command(name: str) -> click.Command:
 
         given = {name: value for name, value in given.items() if value is not None}
         with told():
-            if ".py:" in given.get("env", ""):
+            if "env" in given:
                 given["env"] = env_of(given["env"])
             if resume is None:
                 config = module.Config(**given)
@@ -95,15 +98,20 @@ def _train_command(name: str) -> click.Command:
             if address is not None:
                 cluster.connect(config.processes, address)
             result = module.train(config, model_of(model), run=run, resume=resume)
-        if not result.env_steps:
+        if result.new_steps == 0:
+            again = "next" if resume else "first"
             raise click.ClickException(
-                f"the run ended before its first step: {result.ended}. If its actors waited for "
+                f"the run ended before its {again} step: {result.ended}. If its actors waited for "
                 "room, take fewer --actors or give it more time"
             )
 
     return train_one
 
 
+MODEL = {
+    "all": "A model of your own.  [one that fits]",
+    "sac": "A model of your own as the policy; its value is not used.  [one that fits]",
+}
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
     " Ctrl-C.  Defaults, in brackets, learn the --env that they name on two cores."
@@ -153,6 +161,18 @@ class Configured(click.Command):
         *own, of_help = super().get_params(ctx)
         return [*self._fields, *own, of_help]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            named = error.option_name.lstrip("-").replace("-", "_")
+            known = [option.name or "" for option in self._fields or ()]
+            if not (meant := other_names.here(named, known)):
+                raise
+            here = " or ".join(map(settings.option, meant))
+            told = f"No such option '{error.option_name}': here that is {here}"
+            raise click.NoSuchOption(error.option_name, told, ctx=ctx) from None
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = self._groups()
         if not groups:
@@ -172,6 +192,18 @@ class Configured(click.Command):
                 formatter.write_dl([record])
 
 
+class Whole(click.types.IntParamType):
+    """A whole number, also as 1e6."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        with contextlib.suppress(ValueError):
+            return settings.whole(value)
+        return super().convert(value, param, ctx)  # which says what is wrong
+
+
+WHOLE = Whole()
+
+
 def options_of(config: type) -> list[click.Option]:
     """One option for each field of a Config class, in their order; None if it is not given."""
     options = []
@@ -183,7 +215,7 @@ def options_of(config: type) -> list[click.Option]:
         options.append(
             click.Option(
                 [f"--{name}/--no-{name}" if kind is bool else f"--{name}", field.name],
-                type=kind,
+                type=WHOLE if kind is int else kind,
                 default=None,
                 help=f"{prose[0].upper()}{prose[1:]}{allowed}.  [{default}]",
             )
@@ -197,8 +229,10 @@ def model_of(word: str | None) -> "networks.ModelSource | None":
 
 
 def env_of(word: str | None) -> "Source | None":
-    """Loads `FILE.py:NAME`: a class or a function that makes environments.  None for None."""
-    return typing.cast("Source | None", named_in("--env", word))
+    """Loads `FILE.py:NAME`, a class or a function that makes environments; else it is an id."""
+    if word is not None and re.search(r"\.py(:|$)", word):
+        return typing.cast("Source | None", named_in("--env", word))
+    return word
 
 
 def named_in(option: str, word: str | None) -> Any:
@@ -251,8 +285,10 @@ def of_a_run(command: Command) -> Command:
         click.option("--seed", default=1000, show_default=True, help="Seed of all random numbers."),
         click.option("--model", metavar="FILE.py:NAME",
                      help="The model of your own that it was trained with, if it was."),
-        click.option("--env", metavar="FILE.py:NAME",
-                     help="The environment of your own that it was trained in, if it was."),
+        click.option("--env", metavar="ENV", help="Another environment of the same spaces, or that"
+                     " of your own in which it was trained: FILE.py:NAME."),
+        click.option("--steps", metavar="N", type=WHOLE, help="Stop after so many steps in each"
+                     " environment, with the episodes that have ended.  [no limit]"),
     )):  # fmt: skip
         command = decorate(command)
     return command
@@ -270,7 +306,7 @@ def of_a_run(command: Command) -> Command:
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers, for programs.")
 def evaluate(
     run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
-    episodes: int, greedy: bool | None, envs: int, as_json: bool,
+    steps: int | None, episodes: int, greedy: bool | None, envs: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Play whole games with the agent of a RUN folder; print the mean of their raw scores.
 
@@ -283,7 +319,7 @@ def evaluate(
         agent = load.load(run, checkpoint, model_of(model), env_of(env))
         done = []
         for mode in (False, True) if greedy is None else (greedy,):
-            done.append(evaluation.measure(agent, episodes, mode, seed, envs))
+            done.append(evaluation.measure(agent, episodes, mode, seed, envs, steps))
             if not as_json:
                 click.echo(done[-1])
         if as_json:
@@ -297,18 +333,21 @@ def evaluate(
 @click.option("--greedy/--sampled", default=False, help="As in `evaluate`.  [sampled]")
 def play(
     run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
-    video: str | None, episodes: int, greedy: bool,
+    steps: int | None, video: str | None, episodes: int, greedy: bool,
 ) -> None:  # fmt: skip
     """Watch the agent of a RUN folder play."""
+    from remotely_rl.agents import evaluation  # noqa: PLC0415 - as in train_one
     from remotely_rl.agents import video as videos  # noqa: PLC0415 - as in train_one
 
     with told():
         played = videos.play(
             run, video, episodes, greedy, checkpoint,
-            seed=seed, model=model_of(model), env=env_of(env),
+            seed=seed, model=model_of(model), env=env_of(env), steps=steps,
         )  # fmt: skip
     for number, (score, length) in enumerate(played.episodes, 1):
-        click.echo(f"episode {number}: {score:,.10g} in {length:,} steps")
+        click.echo(f"episode {number}: {evaluation.plain(score)} in {length:,} steps")
+    if len(played.episodes) < episodes:
+        click.echo(f"stopped in the middle of an episode, after {played.steps:,} steps in all")
     if video is not None:
         seconds = played.pictures / played.fps
         click.echo(f"{video}: {played.pictures:,} pictures, {seconds:,.0f} s")
@@ -316,17 +355,19 @@ def play(
 
 @main.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--out", default="curve.png", show_default=True, help="Where to draw it.")
+@click.option("--out", metavar="FILE.png", help="Where to draw it.  [curve.png beside the runs]")
 @click.option("--x", "over", type=click.Choice(["minutes", "steps"]), help="One panel.  [both]")
-def plot(runs: tuple[str, ...], out: str, over: str | None) -> None:
+def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
     """Draw the learning curves of one RUN folder or more.
 
     Runs of the same algorithm and environment that differ only in the seed become one line, their
     mean, with a band from the lowest to the highest, as far as all of them go; each is also a thin
-    line to its own end.
+    line to its own end.  A run that ended at its target counts on with its last value.
     """
     from remotely_rl.runs import curve  # noqa: PLC0415 - as in train_one
 
+    # In a run folder, the one that is there is of the same rows.
+    out = out or str(Path(os.path.commonpath([Path(run).resolve() for run in runs]), "curve.png"))
     with told():
         empty = curve.compare(runs, out, over)
     for run in empty:
@@ -387,7 +428,11 @@ def rules() -> None:
         click.echo(f"{name}\n    {sync.summary_of(name)}")
         for setting in sync.settings_of(name):
             click.echo(f"    {setting.name:<16} {setting.prose}  [{setting.default}]")
-    click.echo("around any rule\n    Gates before what is pushed and what is fetched.")
+    click.echo("around any rule\n    Gates before what is pushed and what is fetched, and a rate.")
+    click.echo(
+        "    rate             plain gradient descent at this rate, in place of the optimizer"
+        "  [none: train's --optimizer (optimizer=) and --learning-rate]"
+    )
     for setting in settings.settings(sync.Gates):
         click.echo(f"    gate_{setting.name:<11} {setting.prose}  [{setting.default}]")
 

@@ -8,11 +8,13 @@ prose is the help of the command line.
 
 import dataclasses
 import math
+import numbers
 import types
 import typing
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from remotely_rl import other_names
 from remotely_rl.errors import TrainingError, nearest
 
 
@@ -73,22 +75,45 @@ def settings(kind: type) -> list[Setting]:
 
 
 def check_names(kind: type, given: Iterable[str]) -> None:
-    """Raises TrainingError for a name that is not a field, and suggests the closest one."""
+    """Raises TrainingError for a name that is not a field; says which one is meant, if it can."""
     known = [field.name for field in dataclasses.fields(kind)]
     for name in given:
         if name not in known:
-            raise TrainingError(f"there is no field {name!r}{nearest(name, known)}")
+            meant = " or ".join(map(repr, other_names.here(name, known)))
+            hint = f": here that is {meant}" if meant else nearest(name, known)
+            raise TrainingError(f"there is no field {name!r}{hint}")
 
 
 def check(made: Any) -> None:
-    """Raises TrainingError for a setting of the wrong type, or out of its bounds."""
+    """Raises TrainingError for a setting of the wrong type, or out of its bounds.
+
+    A number that is not one of Python's, or a whole one that is a float, becomes one: np.int64(2),
+    1e6.
+    """
     for name, kind, _, bounds, _ in settings(type(made)):
         value = getattr(made, name)
-        if value is None and kind not in (int, float):
+        number = next((one for one in (int, float) if kind in (one, one | None)), None)
+        if number is None or (value is None and kind is not number):
             continue
-        if bounds and not isinstance(value, (int, float)):
+        if not isinstance(value, numbers.Real):
             raise TrainingError(f"{name} must be a number, not {value!r}")
-        if kind is int and not isinstance(value, int):
+        if number is int and not (isinstance(value, numbers.Integral) or value % 1 == 0):
             raise TrainingError(f"{name} must be a whole number, not {value!r}")
-        if bounds and not bounds.low <= value <= bounds.high:
+        plain = number(int(value) if isinstance(value, numbers.Integral) else float(value))
+        if bounds and not bounds.low <= plain <= bounds.high:
             raise TrainingError(f"{name} must be {bounds}, not {value}")
+        object.__setattr__(made, name, plain)
+
+
+def whole(text: str) -> int:
+    """The whole number that a text says: 2, and 1e6 too.  Raises ValueError if it says none."""
+    number = float(text)
+    return int(number) if number.is_integer() and not text.lstrip("+-").isdecimal() else int(text)
+
+
+def option(name: str, value: Any = None) -> str:
+    """A field as an option of the command line: --n-step 1, --no-double."""
+    name = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name}" if value is None else f"--{name} {value:g}"

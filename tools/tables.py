@@ -1,8 +1,8 @@
 """Writes the generated tables in docs/.
 
-Those of design.md, launch.md and reliability.md come from the code that they describe, and from the
-figures that `python -m tests.chaos --json docs/chaos.jsonl` adds to that file.  The index of
-decisions/ comes from the headings of its files.
+Those of design.md, launch.md, reliability.md and training.md come from the code that they describe,
+and from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds to that file.  The
+index of decisions/ comes from the headings of its files.
 
 python tools/tables.py           # rewrite them
 python tools/tables.py --check   # exit 1 if they are not what the code says
@@ -24,6 +24,7 @@ from remotely.ops.launchers import LAUNCHERS
 from remotely.protocol import control, wire
 from remotely.protocol.lease import TIMES
 from remotely.testing import faults
+from remotely_rl import other_names
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -149,6 +150,11 @@ def launchers() -> str:
     return table(["launcher", "rank", "ranks", "job"], rows)
 
 
+def other_libraries() -> str:
+    rows = [[f"`{field}`", *cells] for field, cells in other_names.TABLE.items()]
+    return table(["`remotely_rl`", *other_names.LIBRARIES], rows)
+
+
 def figures() -> str:
     with (DOCS / "chaos.jsonl").open() as file:
         found = [json.loads(line) for line in file]
@@ -178,6 +184,7 @@ PAGES = {
         "options": options,
     },
     "launch.md": {"launchers": launchers, "promises": promises},
+    "training.md": {"other libraries": other_libraries},
     "reliability.md": {"times": times, "faults": points, "figures": figures},
     "decisions/README.md": {"decisions": decisions},
 }

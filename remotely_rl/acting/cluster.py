@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from remotely_rl.errors import TrainingError
 
 A = TypeVar("A")
 
+_connecting = threading.Lock()  # runs in several threads share the cluster of the first
 _own: "weakref.ref[Any] | None" = None  # to the engine of the cluster that `connect` has started
 
 EMBEDDED_CPUS = 64  # of a cluster that training starts for itself, at least
@@ -32,17 +34,19 @@ def connect(actors: int, address: str | None = None) -> None:
     """
     global _own
     wanted = address or os.environ.get("REMOTELY_ADDRESS") or None
-    if remotely.is_connected() and address is None:
-        return
-    try:
-        if wanted in (None, connection.RAY_HERE):
-            cores = this_machine.cores()
-            remotely.connect(wanted, cpus=max(actors, cores, EMBEDDED_CPUS) if actors else cores)
-            _own = weakref.ref(connection.current())
-        else:
-            remotely.connect(wanted)
-    except (remotely.RemotelyError, ValueError) as error:
-        raise TrainingError(str(error)) from error
+    with _connecting:
+        if remotely.is_connected() and address is None:
+            return
+        try:
+            if wanted in (None, connection.RAY_HERE):
+                cores = this_machine.cores()
+                cpus = max(actors, cores, EMBEDDED_CPUS) if actors else cores
+                remotely.connect(wanted, cpus=cpus)
+                _own = weakref.ref(connection.current())
+            else:
+                remotely.connect(wanted)
+        except (remotely.RemotelyError, ValueError) as error:
+            raise TrainingError(str(error)) from error
 
 
 def is_own() -> bool:

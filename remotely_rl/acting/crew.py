@@ -14,7 +14,6 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -135,9 +134,13 @@ class Crew(Generic[A]):
         """Close the actors; the calls that they run are lost."""
         self._closed = True
         self.crashes.tell()
-        if self.actors:  # together: one that hangs takes some seconds
-            with ThreadPoolExecutor(len(self.actors)) as pool:
-                list(pool.map(cluster.close, self.actors))
+        # Together: one that hangs takes some seconds.  No ThreadPoolExecutor, which takes no work
+        # once the main thread has ended: the run may be in another.
+        closing = [threading.Thread(target=cluster.close, args=(one,)) for one in self.actors]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
         self.actors.clear()
 
     def _make_first(self, count: int, over: Callable[[], bool]) -> None:

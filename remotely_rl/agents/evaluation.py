@@ -16,6 +16,7 @@ from remotely_rl import networks
 from remotely_rl.agents import load
 from remotely_rl.agents.load import Trained
 from remotely_rl.environments import Episode, Source
+from remotely_rl.errors import TrainingError
 from remotely_rl.runs import process
 
 # The 97.5 % point of Student's t by its degrees of freedom.  Between two entries the lower one
@@ -63,8 +64,13 @@ class Evaluation:
         low, high = min(self.scores), max(self.scores)
         return (
             f"{mean} ± {interval:,.{decimals}f} (95 %), {count:,} episodes,"
-            f" from {low:,.10g} to {high:,.10g}, {self.mean_length:,.0f} steps each"
+            f" from {plain(low)} to {plain(high)}, {self.mean_length:,.0f} steps each"
         )
+
+
+def plain(score: float) -> str:
+    """A score, to the digits that a sum of float32 rewards has."""
+    return f"{score:,.0f}" if float(score).is_integer() else f"{score:,.6g}"
 
 
 def as_json(evaluations: list[Evaluation]) -> str:
@@ -102,33 +108,55 @@ def evaluate(
     model: networks.ModelSource | None = None,
     env: Source | None = None,
     envs: int = 16,
+    steps: int | None = None,
 ) -> Evaluation:
     """Plays `episodes` whole games with the agent in a run folder; see `load.load`.
 
     The same arguments give the same games.  Raises TrainingError.
     """
-    return measure(load.load(run, which, model, env), episodes, greedy, seed, envs)
+    return measure(load.load(run, which, model, env), episodes, greedy, seed, envs, steps)
 
 
 def measure(
-    agent: Trained, episodes: int, greedy: bool, seed: int = 1000, envs: int = 16
+    agent: Trained,
+    episodes: int,
+    greedy: bool,
+    seed: int = 1000,
+    envs: int = 16,
+    steps: int | None = None,
 ) -> Evaluation:
     """Plays `episodes` whole games in `envs` environments, the i-th from `seed` + i.
 
-    The games are in the order of the environments.  Raises TrainingError for numbers out of
-    range.
+    The games are in the order of the environments.  After `steps` steps in each environment it
+    stops with the games that have ended, of which more are short than would be.  Raises
+    TrainingError for numbers out of range, and if no game has ended by then.
     """
-    load.check_at_least(1, episodes=episodes, envs=envs)
+    load.check_at_least(
+        1, episodes=episodes, envs=envs, **({} if steps is None else {"steps": steps})
+    )
     load.check_at_least(0, seed=seed)
     wanted = quotas(episodes, min(envs, episodes))
     games: list[list[Episode]] = [[] for _ in wanted]
+
+    def how_far(turn: int) -> str:
+        ended = sum(map(len, games))
+        return f"{ended:,} of {episodes:,} episodes have ended in {turn * len(wanted):,} steps"
+
     with closing(agent.environments(len(wanted))) as playing, process.one_thread():
-        for _ in agent.play(playing, playing.reset(seed), greedy, seed):
+        turns = agent.play(playing, playing.reset(seed), greedy, seed)
+        rewards: list[float] = []
+        for turn, (_, step) in enumerate(load.telling(turns, how_far), 1):
+            rewards.append(float(step.reward.mean()))
             for number, episode in playing.pop_episodes_by_environment():
                 if len(games[number]) < wanted[number]:
                     games[number].append(episode)
-            if sum(map(len, games)) == episodes:
+            if sum(map(len, games)) == episodes or turn == steps:
                 break
+    if not any(games):
+        raise TrainingError(
+            f"no episode has ended in {turn:,} steps of {len(wanted)} environments; the mean reward"
+            f" of a step was {np.mean(rewards):.6g}"
+        )
     scores, lengths = zip(*(episode for played in games for episode in played), strict=True)
     return Evaluation(greedy, list(scores), list(lengths))
 

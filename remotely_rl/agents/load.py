@@ -5,10 +5,12 @@ needed.  Loading runs no code: the actors' state in a checkpoint is pickled, and
 """
 
 import dataclasses
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from torch import nn
 
 from remotely_rl import algorithms, networks, trees
 from remotely_rl.config import Common
-from remotely_rl.environments import Environments, Source, Step
+from remotely_rl.environments import Environments, Source, Step, name_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import checkpoint, earlier_names, run_folder, training
@@ -26,6 +28,9 @@ from remotely_rl.supervision import Crashes
 from remotely_rl.trees import Tree
 
 CHECKPOINTS = ("best", "last")
+TELL_EVERY_S = 10.0  # how far a game without an end is
+
+T = TypeVar("T")
 
 
 class Trained(NamedTuple):
@@ -74,10 +79,11 @@ def load(
     """Loads the agent of a run folder, from its "last" or its "best" checkpoint.
 
     Pass `model` and `env` if the run was trained with your own: the folder has only their names.
-    Raises TrainingError if one of them is missing or does not fit, or if the folder is incomplete.
+    `env` may be another environment, of the same spaces.  Raises TrainingError if one of them is
+    missing or does not fit, or if the folder is incomplete.
     """
     folder = RunFolder(Path(run))
-    algorithm, _, _ = run_folder.read(run)
+    algorithm, trained_in, _ = run_folder.read(run)
     kind = algorithms.named(algorithm).Config
     config = training.config_of(kind, algorithm, run, {} if env is None else {"env": env})
     path = _checkpoint(folder, which)
@@ -92,8 +98,12 @@ def load(
     try:
         checkpoint.check_fits(path, state, network)
     except TrainingError as error:
-        hint = "; pass a model of your own: model=, or --model FILE.py:NAME"
-        raise TrainingError(f"{error}{hint if model is None else ''}") from None
+        hint = ""
+        if model is None:
+            hint = "was it trained with a model of your own? Pass model=, or --model FILE.py:NAME: "
+        if (name := name_of(config.env)) != trained_in:
+            hint = f"are the observations and actions of {name} those of {trained_in}? "
+        raise TrainingError(f"{hint}{error}") from None
     network.load_state_dict(state)
     return Trained(config, network.eval())
 
@@ -131,6 +141,18 @@ class Policy:
         if self._greedy:
             return self._config.best(self._actions, policy).numpy()
         return self._config.draw(self._actions, policy, self._random).numpy()
+
+
+def telling(
+    turns: Iterator[T], how_far: Callable[[int], str], clock: Callable[[], float] = time.monotonic
+) -> Iterator[T]:
+    """The turns as they come; every 10 seconds, stderr says `how_far(turns so far)` it is."""
+    due = clock() + TELL_EVERY_S
+    for number, turn in enumerate(turns, 1):
+        yield turn
+        if clock() >= due:
+            print(how_far(number), file=sys.stderr, flush=True)
+            due = clock() + TELL_EVERY_S
 
 
 def check_at_least(lowest: int, **given: int) -> None:

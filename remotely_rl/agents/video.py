@@ -25,9 +25,10 @@ QUALITY = "15"
 
 
 class Played(NamedTuple):
-    """Finished games, and the length of their video."""
+    """Finished games, the steps that were played, and the length of their video."""
 
     episodes: list[Episode]
+    steps: int
     pictures: int = 0
     fps: float = 0.0
 
@@ -135,7 +136,7 @@ def play(
     See `load.load` for the other arguments; `steps` limits the steps, and may end it in the
     middle of a game.  Raises TrainingError, also for an environment that cannot render.
     """
-    load.check_at_least(1, episodes=episodes)
+    load.check_at_least(1, episodes=episodes, **({} if steps is None else {"steps": steps}))
     load.check_at_least(0, seed=seed)
     agent = load.load(run, which, model, env)
     finished: list[Episode] = []
@@ -152,10 +153,14 @@ def play(
         obs = envs.reset(seed)
         if film is not None:
             film.reset(seed)
-        for turn, (action, step) in enumerate(agent.play(envs, obs, greedy, seed), 1):
+        turns = load.telling(
+            agent.play(envs, obs, greedy, seed),
+            lambda turn: f"{len(finished):,} of {episodes:,} episodes have ended in {turn:,} steps",
+        )
+        for turn, (action, step) in enumerate(turns, 1):
             if film is not None:
                 film.step(action, step)
             finished += envs.pop_episodes()
             if len(finished) >= episodes or turn == steps:
                 break
-    return Played(finished, film.pictures, film.fps) if film else Played(finished)
+    return Played(finished, turn, *((film.pictures, film.fps) if film else ()))

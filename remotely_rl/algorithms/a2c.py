@@ -21,7 +21,8 @@ Differences from the second paper:
 
 import dataclasses
 import math
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
@@ -75,6 +76,10 @@ class Config(Common):
     lstm: fields.Lstm = 0
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
+
+    paper: ClassVar[Mapping[str, Any]] = {
+        "random_start": 0, "rollout_steps": 5, "entropy_coef": 0.01, "image_size": 84,
+    }  # fmt: skip
 
 
 def scaled(config: Config) -> Config:

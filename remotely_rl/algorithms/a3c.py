@@ -23,7 +23,8 @@ Differences from the paper:
 """
 
 import dataclasses
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +75,13 @@ class Config(Common):
     horizon: ClassVar[int] = 3_000_000
 
     lstm: fields.Lstm = 0
+
+    paper: ClassVar[Mapping[str, Any]] = {
+        "random_start": 0, "rollout_steps": 5, "entropy_coef": 0.01, "image_size": 84,
+    }  # fmt: skip
+
+    def unused(self) -> dict[str, str]:
+        return super().unused() | sharing.unused(self)
 
     def check_run(self) -> None:
         """Makes a rule of one parameter, which raises for a wrong rule or optimizer."""

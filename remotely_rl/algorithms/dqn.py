@@ -30,7 +30,8 @@ the papers:
 import copy
 import dataclasses
 import functools
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import categorical, losses, q_learning
 from remotely_rl.learning import resets
-from remotely_rl.learning.learner import Losses, TargetLearner
+from remotely_rl.learning.learner import ABSENT, Losses, TargetLearner
 from remotely_rl.networks import QNetwork
 from remotely_rl.runs import replaying, sampling
 from remotely_rl.runs.replaying import Steps, Update
@@ -116,6 +117,10 @@ class Config(Common):
 
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
+
+    paper: ClassVar[Mapping[str, Any]] = {
+        "n_step": 1, "double": False, "dueling": False, "image_size": 84,
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -190,6 +195,21 @@ class Config(Common):
         ends = q_learning.spread(final, self.epsilon_spread, self.envs_per_actor)
         steps = 1 if self.noisy else self.explore_steps
         return q_learning.epsilon(ends, env_steps - self.learn_from, steps)
+
+    def unused(self) -> dict[str, str]:
+        why = super().unused()
+        if self.noisy:
+            explores = "noisy explores by its weights"
+            why |= dict.fromkeys(("epsilon", "explore_steps", "epsilon_spread"), explores)
+        if self.atoms == 1:
+            why["value_bound"] = "it bounds atoms, and there is one"
+        return why | replaying.unused(self)
+
+    def gauge(self, env_steps: int) -> dict[str, float]:
+        """What a row tells of exploration: the mean epsilon of an actor's environments."""
+        if self.noisy:
+            return {}
+        return {"train/epsilon": float(self.epsilons_at(env_steps).mean())}
 
 
 class QLearner(TargetLearner[Config]):
@@ -273,10 +293,14 @@ def update(learner: QLearner, steps: Steps, env_steps: int, progress: float) -> 
         heads = q_learning.taken(learner.heads(steps.obs), steps.action)
     loss, priority = compute_errors(heads, target)
     total = (steps.weight * loss).mean()
-    zero = total.new_zeros(())
-    parts = Losses(total, zero, total.detach(), zero, zero)
+    parts = Losses(total, ABSENT, total.detach(), ABSENT, ABSENT)
     metrics = learner.count_update([learner.step(parts)])
-    return Update(metrics, priority.cpu().numpy())
+    errors = priority.cpu().numpy()
+    q, atoms = heads.detach(), learner.model.atoms
+    q = categorical.expected(q, atoms) if learner.model.is_distributional else q
+    metrics["train/q_mean"] = q.mean().item()
+    metrics["train/td_error"] = float(errors.mean())
+    return Update(metrics, errors)
 
 
 class QActor(Actor):
@@ -320,6 +344,7 @@ def loop(session: Session[Config]) -> None:
     learner, config = session.learner, session.learner.config
     assert isinstance(learner, QLearner)
     replay = session.replay = replaying.RunReplay(session)
+    session.tally.gauges.append(lambda: config.gauge(session.env_steps))
     actors = sampling.rounds(session, QActor)
     while not session.over():
         if actors.idle:

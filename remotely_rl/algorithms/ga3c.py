@@ -38,8 +38,8 @@ import dataclasses
 import math
 import threading
 import time
-from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -116,6 +116,19 @@ class Config(Common):
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
+    paper: ClassVar[Mapping[str, Any]] = {
+        "epochs": 1, "minibatches": 1, "clip_range": 0.0, "normalize_advantage": False,
+        "target_kl": 0.0, "gae_lambda": 1.0, "image_size": 84,
+    }  # fmt: skip
+
+    def unused(self) -> dict[str, str]:
+        why = super().unused()
+        if not self.adjust_s:
+            why["most_agents"] = "adjust_s is 0, so that their number stays"
+        if self.clip_range:
+            why["probability_floor"] = "it is for the loss without clip_range"
+        return why
+
     def __post_init__(self) -> None:
         super().__post_init__()
         ppo.check_steering(self)
@@ -151,8 +164,9 @@ def compute_losses(
         floored = log_prob.clamp(min=math.log(floor)) if floor else log_prob
         gradient = losses.policy_gradient(floored, rows.advantage)
     return actor_critic_losses(
-        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
-    )
+        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef,
+        config.clip_range or math.inf,
+    )  # fmt: skip
 
 
 def update(

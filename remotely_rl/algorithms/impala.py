@@ -35,7 +35,8 @@ paper's learner.
 import dataclasses
 import math
 from collections import deque
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -100,11 +101,20 @@ class Config(Common):
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
+    paper: ClassVar[Mapping[str, Any]] = {
+        "epochs": 1, "minibatches": 1, "target_kl": 0.0, "rho_bar_pg": 1.0,
+        "normalize_advantage": False, "image_size": 84,
+    }  # fmt: skip
+
     def __post_init__(self) -> None:
         super().__post_init__()
         ppo.check_steering(self)
         if self.rho_bar < self.c_bar:
             raise TrainingError(f"rho_bar ({self.rho_bar}) must be at least c_bar ({self.c_bar})")
+
+    def unused(self) -> dict[str, str]:
+        nothing = {} if self.replay_batches else {"replays": "replay_batches is 0"}
+        return super().unused() | nothing
 
 
 def v_trace_batch(
@@ -140,11 +150,10 @@ def compute_losses(
     """The three parts of section 4.2.  `rows.old_log_prob` is by the policy before the update,
     and the advantage includes its rho."""
     log_prob = actions.log_prob(policy, rows.action)
-    gradient = losses.clipped_surrogate(
-        log_prob - rows.old_log_prob, rows.advantage, config.clip_range or math.inf
-    )
+    clip = config.clip_range or math.inf
+    gradient = losses.clipped_surrogate(log_prob - rows.old_log_prob, rows.advantage, clip)
     return actor_critic_losses(
-        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
+        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef, clip
     )
 
 

@@ -22,7 +22,8 @@ frames); an environment keeps the epsilon that it ends at; and the network has d
 
 import copy
 import dataclasses
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ from remotely_rl.experience.batch import Transitions
 from remotely_rl.functions import losses
 from remotely_rl.functions.q_learning import epsilon, epsilon_greedy, q_values, taken
 from remotely_rl.learning import sharing
-from remotely_rl.learning.learner import Losses
+from remotely_rl.learning.learner import ABSENT, Losses
 from remotely_rl.runs import sampling
 from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, NOT_NEGATIVE
@@ -81,6 +82,13 @@ class Config(Common):
     horizon: ClassVar[int] = 3_000_000
     values_in_rewards: ClassVar[bool] = True
 
+    paper: ClassVar[Mapping[str, Any]] = {
+        "random_start": 0, "rollout_steps": 5, "dueling": False, "image_size": 84,
+    }  # fmt: skip
+
+    def unused(self) -> dict[str, str]:
+        return super().unused() | sharing.unused(self)
+
     def check_run(self) -> None:
         """Makes a rule of one parameter, which raises for a wrong rule or optimizer."""
         sharing.make_rule(self, torch.zeros(1))
@@ -113,8 +121,7 @@ def compute_losses(policy: Tensor, value: Tensor, rows: Transitions, is_dueling:
     """The squared error of the value of the action taken."""
     q = q_values(policy, value, is_dueling)
     error = losses.squared_error(taken(q, rows.action), rows.value_target)
-    zero = torch.zeros(())
-    return Losses(error, zero, error.detach(), zero, zero)
+    return Losses(error, ABSENT, error.detach(), ABSENT, ABSENT)
 
 
 class QActor(Actor):
@@ -175,6 +182,13 @@ def loop(session: Session[Config]) -> None:
     (With a synchronous rule it does.)
     """
     learner, workers = sampling.workers(session, make_work)
+    final, config = (
+        torch.tensor(sum(end * share for end, share in EPSILONS)),
+        session.learner.config,
+    )
+    session.tally.gauges.append(
+        lambda: {"train/epsilon": float(epsilon(final, session.env_steps, config.explore_steps))}
+    )
     while not session.over():
         broadcast = learner.broadcast(session.env_steps, session.progress)
         with session.spending("waiting"):

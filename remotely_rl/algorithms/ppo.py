@@ -30,7 +30,8 @@ an update behind, would leave each update half the room.
 """
 
 import dataclasses
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -81,6 +82,8 @@ class Config(Common):
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
+    paper: ClassVar[Mapping[str, Any]] = {"target_kl": 0.0, "image_size": 84}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_steering(self)
@@ -114,8 +117,9 @@ def compute_losses(
         log_prob - rows.old_log_prob, rows.advantage, config.clip_range
     )
     return actor_critic_losses(
-        surrogate, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
-    )
+        surrogate, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef,
+        config.clip_range,
+    )  # fmt: skip
 
 
 def update(learner: Learner[Config], trajectory: Trajectory, progress: float) -> dict[str, float]:

@@ -7,6 +7,8 @@ https://arxiv.org/abs/1803.02811, which explores by epsilon instead.
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from remotely_rl.algorithms import dqn
 from remotely_rl.runs.training import Train
@@ -19,6 +21,8 @@ class Config(dqn.Config):
     atoms: int = 51
     noisy: bool = True
     prioritized_alpha: float = 0.5
+
+    paper: ClassVar[Mapping[str, Any]] = {"n_step": 3, "image_size": 84}
 
 
 train = Train("rainbow", Config, dqn.loop, learner=dqn.QLearner)

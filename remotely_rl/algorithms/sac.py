@@ -39,7 +39,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.functions import losses
 from remotely_rl.functions.distributions import squashed_mode, squashed_sample
 from remotely_rl.functions.q_learning import n_step_target
-from remotely_rl.learning.learner import Losses, TargetLearner
+from remotely_rl.learning.learner import ABSENT, Losses, TargetLearner
 from remotely_rl.networks import Critics, SoftActorCritic, SoftPolicy, frozen
 from remotely_rl.runs import replaying, sampling
 from remotely_rl.runs.replaying import Steps, Update
@@ -117,6 +117,9 @@ class Config(Common):
             replaying.check_has_no_memory(policy)
         critics = Critics(spec, width, self.hidden_units)
         return SoftActorCritic(policy, critics, self.initial_temperature)
+
+    def unused(self) -> dict[str, str]:
+        return super().unused() | replaying.unused(self)
 
     def best(self, actions: Actions, policy: Tensor) -> Tensor:
         """The tanh of the mean."""
@@ -201,7 +204,7 @@ def compute_losses(learner: SoftLearner, steps: Steps) -> tuple[Losses, Tensor]:
     of_temperature = losses.temperature_loss(log_temperature, log_prob, learner.target_entropy)
 
     total = of_critics + of_policy + of_temperature
-    parts = Losses(total, of_policy, of_critics, -log_prob.mean(), total.new_zeros(()))
+    parts = Losses(total, of_policy, of_critics, -log_prob.mean(), ABSENT)
     return parts, error.detach().abs().mean(0)
 
 
@@ -212,8 +215,10 @@ def update(learner: SoftLearner, steps: Steps, progress: float) -> Update:
         parts, priority = compute_losses(learner, steps)
     metrics = learner.count_update([learner.step(parts)])
     learner.average_target(learner.config.tau)
+    errors = priority.cpu().numpy()
     metrics["train/temperature"] = learner.model.log_temperature.exp().item()
-    return Update(metrics, priority.cpu().numpy())
+    metrics["train/td_error"] = float(errors.mean())
+    return Update(metrics, errors)
 
 
 class SoftActor(Actor):

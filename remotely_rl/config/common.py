@@ -1,6 +1,7 @@
 """The settings that all algorithms have, and how they travel with an environment's spec."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import gymnasium
@@ -102,6 +103,9 @@ class Common:
     horizon: ClassVar[int] = 1_000_000  # see anneal_steps
     values_in_rewards: ClassVar[bool] = False  # see learner.RewardScale
 
+    # In which fields the form that the algorithm has in its paper differs from the defaults.
+    paper: ClassVar[Mapping[str, Any]] = {}
+
     # Names of the fields that were changed to resume a run; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
 
@@ -142,6 +146,29 @@ class Common:
 
         Like `check_run` it is called before the folder of a run is made.
         """
+
+    def unused(self) -> dict[str, str]:
+        """Why fields do nothing, as the others are, by their names."""
+        if is_atari(self.env):
+            return {}
+        return dict.fromkeys(("sticky_actions", "life_loss_is_terminal"), "it is of Atari games")
+
+    def remarks(self) -> list[str]:
+        """What a run says of its settings: those that do nothing, and what the paper's form has."""
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        said = [
+            f"{name}={getattr(self, name)} does nothing: {why}"
+            for name, why in self.unused().items()
+            if getattr(self, name) != usual[name]
+        ]
+        differs = [
+            settings.option(name, value)
+            for name, value in self.paper.items()
+            if getattr(self, name) != value and (name != "image_size" or is_atari(self.env))
+        ]
+        if differs:
+            said.append(f"not the form of its paper, which has {' '.join(differs)}")
+        return said
 
     # What follows from the fields.
 

@@ -30,6 +30,11 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tens
     return -torch.minimum(unclipped, clipped).mean()
 
 
+def clip_fraction(log_ratio: Tensor, clip: float) -> Tensor:
+    """The share of rows whose ratio is more than `clip` away from 1."""
+    return ((log_ratio.exp() - 1).abs() > clip).float().mean()
+
+
 def squared_error(value: Tensor, target: Tensor) -> Tensor:
     """Half the squared error of V."""
     return 0.5 * (value - target).square().mean()

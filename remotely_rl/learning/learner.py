@@ -50,19 +50,32 @@ from remotely_rl.networks import precision
 
 C = TypeVar("C", bound=Common)
 
+# What the parts of `Losses` are called in a row of metrics.
+METRICS = (
+    "total", "train/policy_loss", "train/value_loss", "train/entropy", "train/approx_kl",
+    "train/clip_fraction",
+)  # fmt: skip
+
 # A steered rate begins here unless a rate is given, and changes by this factor, within these
 # multiples of its bounds.
 STEERED_FROM, FACTOR, ABOVE, BELOW = 1e-3, 1.5, 4.0, 0.1
 
 
+ABSENT: Any = None  # of Losses: what an algorithm does not have
+
+
 class Losses(NamedTuple):
-    """What is minimized, and how far the policy is from the one before the update."""
+    """What is minimized, and how far the policy is from the one before the update.
+
+    What an algorithm does not have is ABSENT.
+    """
 
     total: Tensor
     policy: Tensor
     value: Tensor
     entropy: Tensor
     kl: Tensor
+    clipped: Tensor | None = None  # the share of rows whose ratio is beyond the clip
 
 
 class Step(NamedTuple):
@@ -256,6 +269,7 @@ class Learner(Generic[C]):
         given: Any = config  # all algorithms have a field of this name
         self._max_grad_norm: float = given.max_grad_norm or math.inf
         self.value_scale = scale_of(config)
+        self.explained_variance: Tensor | None = None  # of the batch that is learnt from
         self.reward_clipper = RewardClipper(config.clips_rewards_at)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.network: Callable[..., Any] = self.model  # the model, compiled if asked for
@@ -321,7 +335,8 @@ class Learner(Generic[C]):
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate.value
         self.optimizer.step()
-        return Step(Losses(*(part.detach() for part in losses)), norm)
+        detached: list[Any] = [part if part is None else part.detach() for part in losses]
+        return Step(Losses(*detached), norm)
 
     def end_update(self, steps: Sequence[Step], batch: Batch, epochs: int = 1) -> dict[str, float]:
         """Ends an update of these steps; returns its metrics.
@@ -340,28 +355,27 @@ class Learner(Generic[C]):
         They are means over all steps, but for `approx_kl`: over the last epoch.  Raises
         LearnerLost if the loss became NaN or infinite.
         """
-        means = torch.stack([
-            torch.stack(part).mean() for part in zip(*(s.losses for s in steps), strict=True)
-        ])  # fmt: skip
-        _, policy, value, entropy, _ = means.tolist()
-        norm = float(torch.stack([step.grad_norm for step in steps]).mean())
-        last_epoch = steps[-(len(steps) // epochs) :]
-        kl = float(torch.stack([step.losses.kl for step in last_epoch]).mean())
+        parts = dict(zip(METRICS, zip(*(step.losses for step in steps), strict=True), strict=True))
+        had = {name: torch.stack(part) for name, part in parts.items() if part[0] is not None}
+        means = torch.stack([part.mean() for part in had.values()]).tolist()
+        metrics: dict[str, float] = dict(zip(had, means, strict=True))
+        del metrics["total"]
+        metrics["train/grad_norm"] = float(torch.stack([step.grad_norm for step in steps]).mean())
+        kl = metrics.pop("train/approx_kl", None)
         self.version += 1
-        if not all(map(math.isfinite, (policy, value, entropy, norm))):
+        if not all(map(math.isfinite, metrics.values())):
+            told = ", ".join(f"{name.split('/')[1]} {value:g}" for name, value in metrics.items())
             raise LearnerLost(
-                f"the loss became NaN or infinite at update {self.version}: policy loss"
-                f" {policy:g}, value loss {value:g}, gradient norm {norm:g}.  Lower learning_rate"
-                " or max_grad_norm, or look for NaN in rewards or observations"
+                f"the loss became NaN or infinite at update {self.version}: {told}.  Lower"
+                " learning_rate or max_grad_norm, or look for NaN in rewards or observations"
             )
-        metrics = {
-            "train/policy_loss": policy,
-            "train/value_loss": value,
-            "train/entropy": entropy,
-            "train/approx_kl": kl,
-            "train/grad_norm": norm,
-            "train/learning_rate": self.learning_rate.value,
-        }
+        if kl is not None:
+            last_epoch = len(steps) // epochs
+            metrics["train/approx_kl"] = float(had["train/approx_kl"][-last_epoch:].mean())
+        metrics["train/learning_rate"] = self.learning_rate.value
+        explained, self.explained_variance = self.explained_variance, None
+        if explained is not None and math.isfinite(share := float(explained)):
+            metrics["train/explained_variance"] = share
         return metrics | self.reward_clipper.pop_metrics()
 
     def to_device(self, array: NDArray[Any]) -> Tensor:
@@ -491,6 +505,9 @@ def make_batch(
     """
     valid = rollout.valid
     value, advantage = targets
+    if learner.explained_variance is None:  # of replays and the like, the first batch is the new
+        target, error = value[valid], (value - rollout.value[:-1])[valid]
+        learner.explained_variance = 1 - error.var(correction=0) / target.var(correction=0)
     scale = learner.value_scale
     if normalizes_values(learner.config):
         scale.update(scale.seen(value[valid], rollout.reward[valid]))
@@ -538,14 +555,20 @@ def gae_batch(
 
 def actor_critic_losses(
     gradient: Tensor, log_prob: Tensor, policy: Tensor, value: Tensor, rows: Transitions,
-    actions: Actions, value_coef: float, entropy_coef: float,
+    actions: Actions, value_coef: float, entropy_coef: float, clip_range: float = math.inf,
 ) -> Losses:  # fmt: skip
-    """A policy's loss `gradient`, with the value loss and the entropy that go with it."""
+    """A policy's loss `gradient`, with the value loss and the entropy that go with it.
+
+    `clip_range` is that of the loss; infinite where it has none.
+    """
     error = losses.squared_error(value, rows.value_target)
     entropy = actions.entropy(policy).mean()
     kl = losses.kl_estimate(log_prob - rows.start_log_prob)
     total = gradient + value_coef * error - entropy_coef * entropy
-    return Losses(total, gradient, error, entropy, kl)
+    clipped = None
+    if clip_range < math.inf:
+        clipped = losses.clip_fraction(log_prob.detach() - rows.old_log_prob, clip_range)
+    return Losses(total, gradient, error, entropy, kl, clipped)
 
 
 def gpu_lost(error: torch.AcceleratorError) -> LearnerLost:

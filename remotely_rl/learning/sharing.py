@@ -27,6 +27,7 @@ from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.experience.batch import Batch, Transitions
 from remotely_rl.learning.learner import (
+    METRICS,
     Learner,
     LearningRate,
     Losses,
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 
 # Of policy [rows, outputs], value [rows], rows, and how much of the schedule is over.
 LossesAt = Callable[[Tensor, Tensor, Transitions, float], Losses]
+
+
+REPORTED = ("train/policy_loss", "train/value_loss", "train/entropy")
 
 
 class Report(NamedTuple):
@@ -78,6 +82,14 @@ def make_rule(config: "Shared", parameters: Tensor) -> Rule:
     Raises TrainingError if there is no such rule or optimizer.
     """
     return sync.make(config.sync, parameters, config.actors, optimizer_of(config))
+
+
+def unused(config: "Shared") -> dict[str, str]:
+    """Why fields of the optimizer do nothing, as the others are, by their names."""
+    if config.optimizer == "rmsprop":
+        return {}
+    why = f"the optimizer is {config.optimizer}"
+    return dict.fromkeys(("rmsprop_decay", "rmsprop_epsilon"), why)
 
 
 def optimizer_of(config: "Shared") -> MakeOptimizer:
@@ -216,9 +228,9 @@ class SegmentWork:
             losses = self._losses_at(policy, value, rows, self.progress)
             gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
         metrics = {
-            "train/policy_loss": float(losses.policy.detach()),
-            "train/value_loss": float(losses.value.detach()),
-            "train/entropy": float(losses.entropy.detach()),
+            name: float(part.detach())
+            for name, part in zip(METRICS, losses, strict=True)
+            if name in REPORTED and part is not None
         }
         metrics |= self.learner.reward_clipper.pop_metrics()
         self._report = self._report._replace(metrics=metrics)

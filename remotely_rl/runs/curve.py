@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import metrics, run_folder
-from remotely_rl.runs.metrics import Row
+from remotely_rl.runs import checkpoint, metrics, run_folder
+from remotely_rl.runs.metrics import Row, Tally
 from remotely_rl.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 
 Line = NDArray[np.float64]
 
-# The x axes of a curve: name, label, and the value of a row.
-OVER: dict[str, tuple[str, Callable[[Row], float]]] = {
-    "minutes": ("minutes", lambda row: row["time/seconds"] / 60),
-    "steps": ("million steps", lambda row: row["time/env_steps"] / 1e6),
+# The x axes of a curve: the column, and its units, each with the least end that is told in it.
+OVER: dict[str, tuple[str, dict[str, float]]] = {
+    "minutes": ("time/seconds", {"hours": 3600, "minutes": 60, "seconds": 1}),
+    "steps": ("time/env_steps", {"million steps": 1e6, "thousand steps": 1e3, "steps": 1}),
 }
+LEAST = 2.0  # of a unit, at the end of the longest run
 
 GRID_POINTS = 400
+FEW_POINTS = 30  # of a line, up to which each is marked
+# From so many times between the ends of two lines on, an axis is logarithmic: the shorter line
+# would be a few pixels wide.
+FAR_APART = 20.0
 
 
 # Settings in which the runs of one line may differ: randomness, limits and speed.
@@ -36,12 +41,19 @@ CHANCE = {
 }  # fmt: skip
 
 
+class Run(NamedTuple):
+    """The rows of a run since the first finished episode, and whether it ended at its target."""
+
+    rows: list[Row]
+    reached: bool
+
+
 class Group(NamedTuple):
-    """Runs that differ only by chance: their settings, and the rows of each."""
+    """Runs that differ only by chance, and their settings."""
 
     name: str
     settings: dict[str, Any]
-    runs: list[list[Row]]
+    runs: list[Run]
 
 
 class Band(NamedTuple):
@@ -58,12 +70,14 @@ def draw(metrics_csv: Path, png: Path, title: str) -> bool:
     rows = _finished(metrics_csv)
     if not rows:
         return False
-    figure, panels = _figure(list(OVER))
-    for axis, over in zip(panels, OVER, strict=True):
-        x = _over(rows, over)
-        axis.plot(x, [row["rollout/return_interval"] for row in rows], color="tab:blue", alpha=0.25)
-        axis.plot(x, [row["rollout/return_mean"] for row in rows], color="tab:blue")
-    panels[0].set_ylabel(f"return, mean of last {metrics.RETURN_WINDOW} (pale: of an interval)")
+    figure, panels = _figure(list(OVER), [rows[-1:]])
+    for panel in panels:
+        x = panel.places(rows)
+        for column, alpha in (("rollout/return_interval", 0.25), ("rollout/return_mean", 1.0)):
+            panel.line(x, [row[column] for row in rows], color="tab:blue", alpha=alpha)
+    panels[0].axis.set_ylabel(
+        f"return, mean of last {metrics.RETURN_WINDOW} (pale: of an interval)"
+    )
     figure.suptitle(title)
     figure.savefig(png, dpi=120)
     return True
@@ -74,35 +88,53 @@ def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None
 
     Runs of one algorithm in one environment with the same settings make one line, their mean,
     and a band from the lowest to the highest, where all of them have data; each is also a thin
-    line.  Raises TrainingError if something is not a run, if there is nothing to draw, or if
-    `png` cannot be written.
+    line.  A run that ended at its target has a mark there, and counts on with its last value.
+    Raises TrainingError if something is not a run, if there is nothing to draw, or if `png` cannot
+    be written.
     """
     if over is not None and over not in OVER:
         raise TrainingError(f"the x axis is {' or '.join(OVER)}, not {over!r}")
     groups, empty = _grouped(runs)
     if not groups:
         raise TrainingError(f"no episode has ended in {', '.join(map(str, empty))}")
-    chosen = list(OVER) if over is None else [over]
-    figure, panels = _figure(chosen)
-    for axis, one in zip(panels, chosen, strict=True):
+    ends = [[run.rows[-1] for run in group.runs] for group in groups]
+    figure, panels = _figure(list(OVER) if over is None else [over], ends)
+    for panel in panels:
         for number, group in enumerate(groups):
             color, label = f"C{number}", f"{_label(group, groups)}, n = {len(group.runs)}"
-            curves = [(_over(rows, one), _returns(rows)) for rows in group.runs]
-            for x, y in curves:  # to its own end, which the band does not reach
-                axis.plot(x, y, color=color, alpha=0.4, lw=0.8)
-            joint = band(curves)
+            curves = [(panel.places(run.rows), _returns(run.rows)) for run in group.runs]
+            for run, (x, y) in zip(group.runs, curves, strict=True):
+                if len(curves) > 1:  # to its own end, which the band does not reach
+                    panel.line(x, y, color=color, alpha=0.4, lw=0.8)
+                if run.reached:
+                    panel.axis.plot(x[-1:], y[-1:], "*", color=color, ms=9)
+            joint = band(held([run.reached for run in group.runs], curves))
             if joint is None:
-                axis.plot([], [], color=color, label=label)
+                panel.axis.plot([], [], color=color, label=label)
             else:
-                axis.plot(joint.x, joint.mean, color=color, label=label)
-                axis.fill_between(joint.x, joint.low, joint.high, color=color, alpha=0.2, lw=0)
-    panels[0].set_ylabel(f"return, mean of last {metrics.RETURN_WINDOW}")
-    panels[0].legend()
+                panel.line(joint.x, joint.mean, color=color, label=label)
+                panel.axis.fill_between(
+                    joint.x, joint.low, joint.high, color=color, alpha=0.2, lw=0
+                )
+    first = panels[0].axis
+    first.set_ylabel(f"return, mean of last {metrics.RETURN_WINDOW}")
+    if any(run.reached for group in groups for run in group.runs):
+        first.plot([], [], "*", color="gray", ms=9, label="a run ended at its target")
+    figure.legend(*first.get_legend_handles_labels(), loc="outside lower left", fontsize="small")
     try:
         figure.savefig(png, dpi=120)
     except (OSError, ValueError) as error:
         raise TrainingError(f"{png} cannot be written: {error}") from error
     return empty
+
+
+def held(reached: Sequence[bool], curves: Sequence[tuple[Line, Line]]) -> list[tuple[Line, Line]]:
+    """The curves, those that ended at their target held at their last value to the last end."""
+    last = max(x[-1] for x, _ in curves)
+    return [
+        (np.append(x, last), np.append(y, y[-1])) if ended and x[-1] < last else (x, y)
+        for ended, (x, y) in zip(reached, curves, strict=True)
+    ]
 
 
 def band(curves: Sequence[tuple[Line, Line]]) -> Band | None:
@@ -140,7 +172,8 @@ def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
         if rows:
             told = {key: value for key, value in config.items() if key not in CHANCE}
             kind = f"{name} {json.dumps(told, sort_keys=True)}"
-            groups.setdefault(kind, Group(name, told, [])).runs.append(rows)
+            one = Run(rows, _reached_target(run, config.get("target")))
+            groups.setdefault(kind, Group(name, told, [])).runs.append(one)
         else:
             empty.append(run)
     return list(groups.values()), empty
@@ -150,7 +183,7 @@ def _label(group: Group, groups: Sequence[Group]) -> str:
     """The name of a group, and the settings in which others of the same name differ."""
     others = [other.settings for other in groups if other.name == group.name]
     telling = [
-        f"{key}={value}"
+        f"{key}={f'{value:.3g}' if isinstance(value, float) else value}"
         for key, value in group.settings.items()
         if any(other.get(key) != value for other in others)
     ]
@@ -162,26 +195,59 @@ def _finished(metrics_csv: Path) -> list[Row]:
     return [row for row in metrics.read(metrics_csv) if not math.isnan(row["rollout/return_mean"])]
 
 
-def _over(rows: list[Row], over: str) -> Line:
-    _, number = OVER[over]
-    return np.array([number(row) for row in rows])
+def _reached_target(run: Path, target: float | None) -> bool:
+    """Whether a run ended at its target: metrics.csv has no mean of the games that decide."""
+    if target is None:
+        return False
+    try:
+        return Tally.of(checkpoint.load(RunFolder(run).checkpoint)).judged() >= target
+    except TrainingError:  # it was moved without its checkpoint
+        return False
 
 
 def _returns(rows: list[Row]) -> Line:
     return np.array([row["rollout/return_mean"] for row in rows])
 
 
-def _figure(chosen: list[str]) -> "tuple[Figure, list[Axes]]":
+class Panel:
+    """A picture over one of OVER."""
+
+    def __init__(self, axis: "Axes", over: str, ends: Sequence[Sequence[Row]]):
+        """`ends` are the last rows of the runs of each line."""
+        from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - see _figure
+
+        self.axis = axis
+        self._column, units = OVER[over]
+        last = [max(row[self._column] for row in rows) for rows in ends]
+        name, self._unit = next(
+            (one for one in units.items() if max(last) >= LEAST * one[1]), list(units.items())[-1]
+        )
+        axis.set_xlabel(name)
+        axis.grid(alpha=0.3)
+        if max(last) > FAR_APART * min(last) > 0:
+            axis.set_xscale("log")
+            axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        else:
+            axis.xaxis.set_major_locator(MaxNLocator(6))
+
+    def places(self, rows: list[Row]) -> Line:
+        """Where rows are on the x axis."""
+        return np.array([row[self._column] / self._unit for row in rows])
+
+    def line(self, x: Line, y: Line | list[float], **style: Any) -> None:
+        """Draws a line, with a mark at each point if there are few: one alone would not be seen."""
+        marker = "o" if len(x) <= FEW_POINTS else None
+        self.axis.plot(x, y, marker=marker, ms=3, **style)
+
+
+def _figure(chosen: list[str], ends: Sequence[Sequence[Row]]) -> "tuple[Figure, list[Panel]]":
     """A panel for each of `OVER` that is chosen."""
     # Imported late: it takes a second, and actors import this module indirectly.
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     # No pyplot: it would keep global state and ask for a display.
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(8, 4.5 + 0.2 * len(ends)), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = list(figure.subplots(1, len(chosen), sharey=True, squeeze=False)[0])
-    for axis, over in zip(panels, chosen, strict=True):
-        axis.set_xlabel(OVER[over][0])
-        axis.grid(alpha=0.3)
-    return figure, panels
+    axes = figure.subplots(1, len(chosen), sharey=True, squeeze=False)[0]
+    return figure, [Panel(axis, over, ends) for axis, over in zip(axes, chosen, strict=True)]

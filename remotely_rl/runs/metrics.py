@@ -13,15 +13,17 @@ a nat of entropy counts in SAC.
 """
 
 import csv
+import io
 import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from remotely_rl import durable
 from remotely_rl.environments import Episode
 from remotely_rl.runs import earlier_names
 from remotely_rl.runs.earlier_names import renamed
@@ -79,20 +81,29 @@ class Counters:
 
 @dataclass
 class Tally:
-    """Adds up what happens; `close` makes a row and starts the next interval."""
+    """Adds up what happens; `close` makes a row and starts the next interval.
+
+    `gauges` are asked for what else is to be in a row when it is made.
+    """
 
     counters: Counters = field(default_factory=Counters)
     recent: deque[Episode] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
+    gauges: list[Callable[[], Row]] = field(default_factory=list)
     _sums: dict[str, float] = field(default_factory=dict)
     _learnt: dict[str, list[float]] = field(default_factory=dict)
     _staleness: list[int] = field(default_factory=list)
     _new: list[Episode] = field(default_factory=list)
-    _steps_before: int = 0
-    _seconds_before: float = 0.0
+    _before: Counters = field(default_factory=Counters)  # when the interval began
 
     def __post_init__(self) -> None:
-        self._steps_before = self.counters.env_steps
-        self._seconds_before = self.counters.seconds
+        self._before = replace(self.counters)
+
+    @classmethod
+    def of(cls, saved: dict[str, Any]) -> "Tally":
+        """The tally that a checkpoint was made with."""
+        tally = cls(Counters(**saved["counters"]))
+        tally.recent.extend(Episode(*episode) for episode in saved["recent"])
+        return tally
 
     def sampled(self, steps: int, episodes: Sequence[Episode], seconds: dict[str, float]) -> None:
         """Counts an actor's steps, finished episodes and seconds by phase."""
@@ -114,6 +125,17 @@ class Tally:
             self._learnt.setdefault(name, []).append(number)
         self._staleness.extend(staleness)
 
+    @property
+    def has_update(self) -> bool:
+        """Whether there was an update in the interval."""
+        return self.counters.updates > self._before.updates
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there was an update in the interval, or a step before the first update."""
+        steps = self.counters.env_steps - self._before.env_steps
+        return self.has_update or (not self.counters.updates and steps > 0)
+
     def judged(self) -> float:
         """The mean of the last 30 returns, NaN while there are fewer."""
         last = [episode.score for episode in self.recent][-JUDGED_BY:]
@@ -127,13 +149,13 @@ class Tally:
         """Ends the interval `seconds` after the run began, without the time between resumes."""
         counters = self.counters
         counters.seconds = seconds
-        elapsed = max(seconds - self._seconds_before, 1e-9)
+        elapsed = max(seconds - self._before.seconds, 1e-9)
         row = dict.fromkeys(COLUMNS, math.nan)
         row |= {
             "time/seconds": seconds,
             "time/env_steps": counters.env_steps,
             "time/updates": counters.updates,
-            "time/steps_per_second": (counters.env_steps - self._steps_before) / elapsed,
+            "time/steps_per_second": (counters.env_steps - self._before.env_steps) / elapsed,
             "rollout/episodes": counters.episodes,
             "rollout/return_mean": self.return_mean(),
             "rollout/return_max": max((e.score for e in self.recent), default=math.nan),
@@ -149,31 +171,35 @@ class Tally:
             row["train/staleness_mean"] = _mean(self._staleness)
             row["train/staleness_max"] = max(self._staleness)
         self._sums, self._learnt, self._staleness, self._new = {}, {}, [], []
-        self._steps_before, self._seconds_before = counters.env_steps, seconds
+        for gauge in self.gauges:
+            row |= gauge()
+        self._before = replace(counters)
         return row
 
 
 class Writer:
-    """metrics.csv and TensorBoard event files in the run folder, flushed after every row."""
+    """metrics.csv and TensorBoard event files in the run folder, flushed after every row.
+
+    A metric that no column has gets one, after the others, in the first row that has it.
+    """
 
     def __init__(self, folder: Path, resumed_at_s: float | None = None):
         """Drops rows after `resumed_at_s`: the checkpoint does not include them."""
-        path = folder / "metrics.csv"
-        kept = [] if resumed_at_s is None else read(path)
+        self._path = folder / "metrics.csv"
+        kept = [] if resumed_at_s is None else read(self._path)
         kept = [row for row in kept if row["time/seconds"] <= (resumed_at_s or 0.0) + 1e-3]
-        self._file = path.open("w", newline="", encoding="utf-8")
-        self._csv = csv.writer(self._file)
-        self._csv.writerow(COLUMNS)
-        for row in kept:
-            self._csv.writerow(_cells(row))
-        self._file.flush()
+        self._columns = _columns(kept)
+        self._replace(self._columns, kept)
+        self._file = self._path.open("ab")
         purge = int(kept[-1]["time/env_steps"]) + 1 if kept else None
         self._folder = str(folder / "tensorboard")
         self._board = _board(self._folder, purge)
 
     def write(self, row: Row) -> None:
         """Appends one row to both."""
-        self._csv.writerow(_cells(row))
+        if not row.keys() <= set(self._columns):
+            self._widen(row)
+        self._file.write(_line(_cells(self._columns, row)))
         self._file.flush()
         step = int(row["time/env_steps"])
         try:
@@ -190,6 +216,22 @@ class Writer:
         """Closes both."""
         self._file.close()
         self._board.close()
+
+    def _widen(self, row: Row) -> None:
+        """Gives metrics.csv the columns of a row that it does not have."""
+        rows = read(self._path)
+        columns = _columns([*rows, row])
+        self._replace(columns, rows)
+        self._file.close()
+        self._file, self._columns = self._path.open("ab"), columns
+
+    def _replace(self, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        """Makes metrics.csv these rows: whole or not at all, if there are any to lose."""
+        text = _text(columns, rows)
+        if not rows:
+            self._path.write_bytes(text)  # most runs, at their start: durable ones take longer
+        elif self._path.read_bytes() != text:
+            durable.write(self._path, [text])
 
 
 def _board(folder: str, purge_step: int | None = None) -> "SummaryWriter":
@@ -212,8 +254,23 @@ def read(path: Path) -> list[Row]:
         ]
 
 
-def _cells(row: Row) -> list[str]:
-    return [_cell(row.get(name, math.nan)) for name in COLUMNS]  # an older run has fewer
+def _columns(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Those that all runs have, and what else is in the rows."""
+    return tuple(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
+
+
+def _text(columns: Sequence[str], rows: Sequence[Row]) -> bytes:
+    return b"".join(map(_line, [columns, *(_cells(columns, row) for row in rows)]))
+
+
+def _line(cells: Sequence[str]) -> bytes:
+    line = io.StringIO()
+    csv.writer(line).writerow(cells)
+    return line.getvalue().encode()
+
+
+def _cells(columns: Sequence[str], row: Row) -> list[str]:
+    return [_cell(row.get(name, math.nan)) for name in columns]
 
 
 def _cell(number: float) -> str:

@@ -43,10 +43,11 @@ class Output:
             self._writer.write(row)
         self._progress.show(row)
 
-    def save(self, path: Path, content: dict[str, Any]) -> None:
-        """Writes a checkpoint."""
+    def save(self, path: Path, content: dict[str, Any]) -> bool:
+        """Writes a checkpoint; returns whether it is written."""
         with self._disk(path):
             checkpoint.save(path, content)
+        return path not in self._unwritten
 
     def draw(self) -> None:
         """Draws the curve of all rows."""

@@ -6,10 +6,13 @@
     SIGINT, SIGTERM     ask the run to stop; the second one interrupts it at once
 
 The library itself draws from generators of its own.  So runs in several threads of one process
-do not disturb each other, except for dropout, which has no generator.
+do not disturb each other, except for dropout, which has no generator.  Python tells of signals in
+the main thread alone: runs in other threads stop in good order if a KeyboardInterrupt is on its
+way through that thread, or has ended it.
 """
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,14 +29,22 @@ class Process:
     """Remembers the state of the process when it is made, to restore it."""
 
     def __init__(self) -> None:
-        self.asked_to_stop = ""
+        self._asked = ""
+        self._is_in_main = threading.current_thread() is threading.main_thread()
         self._threads = torch.get_num_threads()
         self._random = torch.get_rng_state()
         self._handlers: dict[int, Any] = {}
 
+    @property
+    def asked_to_stop(self) -> str:
+        """What asks the run to stop, or an empty string."""
+        if not (self._asked or self._is_in_main) and main_is_interrupted():
+            self._asked = "stopped by SIGINT"
+        return self._asked
+
     def listen(self) -> None:
         """From here on signals ask to stop; only in the main thread, as Python has it."""
-        if threading.current_thread() is threading.main_thread():
+        if self._is_in_main:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._handlers[number] = signal.signal(number, self._on_signal)
 
@@ -46,9 +57,23 @@ class Process:
         torch.set_rng_state(self._random)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.asked_to_stop:
+        if self._asked:
             raise KeyboardInterrupt
-        self.asked_to_stop = f"stopped by {signal.Signals(number).name}"
+        self._asked = f"stopped by {signal.Signals(number).name}"
+
+
+def main_is_interrupted() -> bool:
+    """Whether the main thread handles a KeyboardInterrupt, or was ended by one.
+
+    It may wait for other threads as it does: in a `finally`, or where a ThreadPoolExecutor ends.
+    """
+    main = threading.main_thread()
+    if not main.is_alive():
+        return isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
+    handled: Any = sys._current_exceptions().get(main.ident or 0)
+    # Python 3.11 gives what sys.exc_info() returns there.
+    error = handled[1] if isinstance(handled, tuple) else handled
+    return isinstance(error, KeyboardInterrupt)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Collection
 from typing import TextIO
 
 from rich.console import Console
@@ -10,6 +11,23 @@ from rich.table import Table
 
 from remotely_rl.config import Common, target_kl_of
 from remotely_rl.runs.metrics import Row
+
+# What an algorithm may have to tell of its learning: column, name, digits.
+LEARNING = (
+    ("train/policy_loss", "policy loss", 4),
+    ("train/value_loss", "value loss", 4),
+    ("train/entropy", "entropy", 3),
+    ("train/temperature", "temperature", 4),
+    ("train/approx_kl", "KL", 4),
+    ("train/clip_fraction", "clipped", 2),
+    ("train/explained_variance", "explained variance", 2),
+    ("train/epsilon", "epsilon", 3),
+    ("train/q_mean", "mean Q", 3),
+    ("train/td_error", "TD error", 4),
+    ("train/beta", "beta", 2),
+    ("rollout/replay_fill", "replay full", 2),
+)
+IN_A_LINE = ("train/entropy", "train/epsilon", "train/q_mean")
 
 
 class Progress:
@@ -63,7 +81,7 @@ def line(row: Row, limits: Common) -> str:
         f"  {row['time/steps_per_second']:>6,.0f}/s"
         f"  return {number(row['rollout/return_mean'])} (max {number(row['rollout/return_max'])},"
         f" {row['rollout/episodes']:.0f} games)"
-        f"  entropy {number(row['train/entropy'], 3)}"
+        f"{''.join(f'  {told}' for told in learning(row, IN_A_LINE))}"
         f"  rate {rate(row)}"
         f"  staleness {number(row['train/staleness_min'], 0)}"
         f"/{number(row['train/staleness_mean'], 1)}/{number(row['train/staleness_max'], 0)}"
@@ -88,11 +106,7 @@ def table(title: str, row: Row, limits: Common) -> Table:
         f"   {row['rollout/episodes']:.0f} games"
         f" of {number(row['rollout/episode_length_mean'], 0)} steps",
     )
-    grid.add_row(
-        "losses",
-        f"policy {number(row['train/policy_loss'], 4)}   value {number(row['train/value_loss'], 4)}"
-        f"   entropy {number(row['train/entropy'], 3)}",
-    )
+    grid.add_row("learning", "   ".join(learning(row)) or "-")
     steered = ", steered by target_kl" if target_kl_of(limits) else ""
     grid.add_row("learning rate", f"{rate(row)}{steered}")
     grid.add_row(
@@ -102,6 +116,16 @@ def table(title: str, row: Row, limits: Common) -> Table:
         f"   max {number(row['train/staleness_max'], 0)}   {row['time/updates']:,.0f} updates",
     )
     return grid
+
+
+def learning(row: Row, columns: Collection[str] | None = None) -> list[str]:
+    """What a row has of LEARNING, or of these columns, each as "entropy 0.693"."""
+    return [
+        f"{name} {number(row[column], digits)}"
+        for column, name, digits in LEARNING
+        if columns is None or column in columns
+        if not math.isnan(row.get(column, math.nan))
+    ]
 
 
 def split(row: Row) -> str:

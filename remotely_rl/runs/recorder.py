@@ -1,7 +1,9 @@
 """Recording a run: rows and checkpoints are written when they are due.
 
-`checkpoint.pt` is written every `checkpoint_interval_s`, `best.pt` when the mean return of the
-last games is the best so far.
+Rows are due every `log_interval_s`, and one at the first update after a game has ended, so that
+the curve of a short run has a beginning.  `checkpoint.pt` is written every
+`checkpoint_interval_s`, `best.pt` when the mean return of the last games is the best so far, by
+what is known when a row is due, and at the end.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +33,14 @@ class Recorder:
         self._clipping = ClippingReport(config.clips_rewards_at)
         began = tally.counters.seconds
         self._row_due = began + config.log_interval_s
+        self._has_curve = tally.counters.episodes > 0  # a run that was resumed: it has rows
+        # How far checkpoint.pt is, in steps and updates; None if there is none yet.
+        self._saved: tuple[int, int] | None = self._reached if any(self._reached) else None
         self._checkpoint_due = began + config.checkpoint_interval_s
+
+    @property
+    def _reached(self) -> tuple[int, int]:
+        return self._tally.counters.env_steps, self._tally.counters.updates
 
     def count_update(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
         """Counts an update in."""
@@ -47,17 +56,25 @@ class Recorder:
 
     def write_due_row(self, now: float) -> None:
         """Writes a row if one is due."""
-        if now >= self._row_due:
+        begins_curve = not self._has_curve and self._tally.recent and self._tally.has_update
+        if begins_curve or now >= self._row_due:
             self._row_due = now + self._config.log_interval_s
             self._write_row(now)
 
     def finish(self, now: float, has_learner: bool) -> None:
-        """Writes the last row and checkpoint, if there is a learner, and draws the curve."""
+        """Writes the last row and checkpoint, if there is a learner, and draws the curve.
+
+        No row of nothing, and no checkpoint in place of one that says the same: it may hold
+        environments that cannot be saved any more.
+        """
         self._tally.counters.seconds = now
         try:
             if has_learner:
-                self._write_row(now)
-                self._save(self.output.folder.checkpoint, now)
+                if self._tally.has_news:
+                    self._write_row(now)
+                self._judge(now)
+                if self._saved != self._reached:
+                    self._save(self.output.folder.checkpoint, now)
             self.output.draw()
         finally:
             self.output.close()
@@ -69,9 +86,13 @@ class Recorder:
         self.output.say(f"{ended}; the run is in {self.output.folder.path}")
 
     def _write_row(self, now: float) -> None:
+        self._has_curve = self._has_curve or bool(self._tally.recent)
         self.output.add(self._tally.close(now))
         if clipped := self._clipping.news():
             self.output.say(clipped)
+        self._judge(now)
+
+    def _judge(self, now: float) -> None:
         counters = self._tally.counters
         if self._tally.judged() > counters.best_return:
             counters.best_return = self._tally.judged()
@@ -80,8 +101,9 @@ class Recorder:
     def _save(self, path: Path, now: float) -> None:
         self._tally.counters.seconds = now
         content = self._content(path)
-        if content is not None:
-            self.output.save(path, content)
+        is_saved = content is not None and self.output.save(path, content)
+        if is_saved and path == self.output.folder.checkpoint:
+            self._saved = self._reached
 
 
 class ClippingReport:

@@ -8,6 +8,7 @@ beside them.
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -74,6 +75,7 @@ class RunReplay:
         self.replay: Replay | None = None
         self.ratio = Ratio(config.replay_ratio, config.batch_size, config.learn_from)
         session.say(told(config.replay_ratio / config.batch_size))
+        session.tally.gauges.append(lambda: self.gauge(session.progress))
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
         """Add a round; each actor's environments have columns of their own."""
@@ -105,8 +107,17 @@ class RunReplay:
         n_step = n_step or config.n_step
         if n_step != self.replay.n_step:
             self.replay.n_step = n_step
-        beta = annealed(config.prioritized_beta, 1.0, progress)
-        return self.replay.draw(config.batch_size, beta=beta)
+        return self.replay.draw(config.batch_size, beta=self.beta_at(progress))
+
+    def beta_at(self, progress: float) -> float:
+        """How much weights correct for priorities, when so much of the schedule is over."""
+        return annealed(self._config.prioritized_beta, 1.0, progress)
+
+    def gauge(self, progress: float) -> dict[str, float]:
+        """What a row tells of it: how full it is, and beta if priorities count."""
+        filled = 0 if self.replay is None else len(self.replay)
+        beta = {"train/beta": self.beta_at(progress)} if self._config.prioritized_alpha else {}
+        return {"rollout/replay_fill": filled / self._config.replay_rows, **beta}
 
     def update(self, draw: Draw, priority: NDArray[np.floating[Any]]) -> None:
         """Count an update, which has found these priorities of the rows drawn."""
@@ -184,6 +195,27 @@ def check(config: "ReplayConfig") -> None:
         raise TrainingError(
             f"scale_rate must be {', '.join(RATE_RULES)}, not {config.scale_rate!r}"
             f"{nearest(config.scale_rate, RATE_RULES)}"
+        )
+
+
+def unused(config: "ReplayConfig") -> dict[str, str]:
+    """Why fields of the replay do nothing, as the others are, by their names."""
+    if config.prioritized_alpha:
+        return {}
+    return {"prioritized_beta": "prioritized_alpha is 0"}
+
+
+def check_saved(config: "ReplayConfig", run: Path) -> None:
+    """Raises TrainingError if the replay saved in a run folder does not fit the config."""
+    folder = run / FOLDER
+    if not Replay.is_saved(folder):
+        return
+    environments = config.actors * config.envs_per_actor
+    differs = Replay.difference(folder, config.replay_rows, environments, config.prioritized_alpha)
+    if differs:
+        raise TrainingError(
+            f"{differs}: resume with the actors, envs_per_actor, replay_rows and prioritized_alpha"
+            f" that the run had, or delete {folder} to fill a new one"
         )
 
 

@@ -38,14 +38,14 @@ from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.stream import Stream
 from remotely_rl.config import Common
-from remotely_rl.environments import Episode, name_of
+from remotely_rl.environments import name_of
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import Threads
 from remotely_rl.runs import checkpoint
-from remotely_rl.runs.metrics import Counters, Tally
+from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.output import Output
 from remotely_rl.runs.process import Process
 from remotely_rl.runs.progress import Progress
@@ -77,7 +77,10 @@ class Kept(Protocol):
 
 
 class Result(NamedTuple):
-    """How a run ended.  Seconds, steps and the like count from its beginning."""
+    """How a run ended.  Seconds, steps and the like count from its beginning.
+
+    `return_mean` is of the last 100 episodes, `best_return` the best of 30 as a row was written.
+    """
 
     run: Path
     ended: str
@@ -87,6 +90,24 @@ class Result(NamedTuple):
     episodes: int
     return_mean: float
     best_return: float
+    # Of the steps those since the run was begun or resumed; None if there was nothing to do.
+    new_steps: int | None = None
+
+    @classmethod
+    def of(cls, run: Path, ended: str, tally: Tally, new_steps: int | None = None) -> "Result":
+        """The result of a run that has counted this."""
+        counters = tally.counters
+        return cls(
+            run=run,
+            ended=ended,
+            seconds=counters.seconds,
+            env_steps=counters.env_steps,
+            updates=counters.updates,
+            episodes=counters.episodes,
+            return_mean=tally.return_mean(),
+            best_return=counters.best_return,
+            new_steps=new_steps,
+        )
 
 
 class Session(Generic[C]):
@@ -114,11 +135,10 @@ class Session(Generic[C]):
         self._config = config
         self.saved = saved  # the checkpoint that the run resumes from
         self._clock = clock
-        counters = Counters(**saved["counters"]) if saved else Counters()
+        self.tally = Tally.of(saved) if saved else Tally()
+        counters = self.tally.counters
         self._began = clock() - counters.seconds
-        self.tally = Tally(counters)
-        if saved:
-            self.tally.recent.extend(Episode(*episode) for episode in saved["recent"])
+        self._steps_before = counters.env_steps
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
         self._process = process or Process()
         self._stopping = Stopping(config, self.tally, self._process)
@@ -314,16 +334,8 @@ class Session(Generic[C]):
         }
 
     def _finish(self, ended: str) -> None:
+        self.crashes.tell()
         self._recorder.finish(self.seconds(), has_learner=self._saveable is not None)
-        counters = self.tally.counters
-        self.result = Result(
-            run=self.folder.path,
-            ended=ended,
-            seconds=counters.seconds,
-            env_steps=counters.env_steps,
-            updates=counters.updates,
-            episodes=counters.episodes,
-            return_mean=self.tally.return_mean(),
-            best_return=counters.best_return,
-        )
+        new_steps = self.env_steps - self._steps_before
+        self.result = Result.of(self.folder.path, ended, self.tally, new_steps)
         self._recorder.say_summary(ended)

@@ -18,10 +18,13 @@ from remotely_rl.config import Common
 from remotely_rl.environments import name_of
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.learning.learner import Learner
-from remotely_rl.runs import checkpoint, earlier_names, model_summary, run_folder
+from remotely_rl.runs import checkpoint, earlier_names, model_summary, replaying, run_folder
+from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.process import Process
+from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.session import Result, Session
 from remotely_rl.runs.setup import make_learner, probe
+from remotely_rl.runs.stopping import limit_reached
 
 __all__ = ["Result", "Session", "Train", "begin", "config_of"]
 
@@ -67,13 +70,18 @@ class Train(Generic[C]):
         """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
 
         Without a config, a new run has the default one, and a resumed run its own; a run that is
-        resumed with another config keeps that one.  `model` is a network of yours, in place of the
+        resumed with another config keeps that one.  A run that has reached a limit of it already
+        stays as it is.  `model` is a network of yours, in place of the
         one that fits the observations.  `run` is the folder of a new run, by default one in runs/;
         `resume` that of an earlier run.
 
         Raises TrainingError if `run` exists, if `resume` is not a run of this algorithm and
         environment or has no checkpoint, if the model does not fit, and the like.
         """
+        if resume is not None and run is None:
+            config = config or config_of(self._config, self._algorithm, resume)
+            if (result := already_over(self._algorithm, config, resume)) is not None:
+                return result
         with begin(
             self._algorithm, self._config, config, model, run, resume,
             prepare=self._prepare, learner=self._learner,
@@ -99,35 +107,62 @@ def begin(
             config = kind() if resume is None else config_of(kind, algorithm, resume)
         if resume is None and run is not None:
             run_folder.check_is_free(Path(run))
+        earlier = None if resume is None else _reopened(algorithm, config, run, resume)
         config.check_run()
         seen = probe(config)
         made = make_learner(prepare(config), model, seen, kind=learner)
         config.check_fits(made.model, made.actions)
-        session = _session(algorithm, config, made.model, run, resume, process)
+        session = _session(algorithm, config, made.model, run, earlier, process)
     except BaseException:
         process.restore()
         raise
     session.learner = made
     session.opening = [
-        *model_summary.lines(made.model, seen), f"learning rate: {made.learning_rate}", *seen.odd
+        *model_summary.lines(made.model, seen), f"learning rate: {made.learning_rate}", *seen.odd,
+        *config.remarks(),
     ]  # fmt: skip
     return session
 
 
-def _session(
-    algorithm: str, config: C, model: nn.Module, run: str | Path | None,
-    resume: str | Path | None, process: Process,
-) -> Session[C]:  # fmt: skip
-    if resume is None:
-        path = None if run is None else Path(run)
-        folder = run_folder.create(path, algorithm, config)
-        return Session(algorithm, config, folder, process=process)
+def already_over(algorithm: str, config: Common, resume: str | Path) -> Result | None:
+    """The result of a run that has reached a limit of the config already, which is said; or None.
+
+    Its folder is left as it is.
+    """
+    folder, saved = _reopened(algorithm, config, None, resume)
+    tally = Tally.of(saved)
+    ended = limit_reached(config, tally, tally.counters.seconds)
+    if not ended:
+        return None
+    print(f"nothing to do: {ended}; the run is in {folder.path}")
+    return Result.of(folder.path, ended, tally)
+
+
+def _reopened(
+    algorithm: str, config: Common, run: str | Path | None, resume: str | Path
+) -> tuple[RunFolder, dict[str, Any]]:
+    """An earlier run's folder and checkpoint, if both fit the config."""
     if run is not None:
         raise TrainingError("a resumed run stays in its own folder: use --resume without --run")
     folder, _ = run_folder.reopen(Path(resume), algorithm)
     saved = checkpoint.load(folder.checkpoint)
     if saved["env"] not in (name_of(config.env), earlier_names.of_environment(config.env)):
         raise TrainingError(f"{resume} is a run on {saved['env']}, not on {name_of(config.env)}")
+    if saved.get("replay"):
+        of_replay: Any = config
+        replaying.check_saved(of_replay, folder.path)
+    return folder, saved
+
+
+def _session(
+    algorithm: str, config: C, model: nn.Module, run: str | Path | None,
+    earlier: tuple[RunFolder, dict[str, Any]] | None, process: Process,
+) -> Session[C]:  # fmt: skip
+    if earlier is None:
+        path = None if run is None else Path(run)
+        folder = run_folder.create(path, algorithm, config)
+        return Session(algorithm, config, folder, process=process)
+    folder, saved = earlier
     state = earlier_names.renamed_state(saved["learner"]["model"], model.state_dict())
     checkpoint.check_fits(folder.checkpoint, state, model)
     saved["learner"]["model"] = state

@@ -4,13 +4,13 @@ RULES lists them all.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from remotely_rl.errors import SyncError, nearest
-from remotely_rl.settings import Setting, settings
+from remotely_rl.settings import Setting, settings, whole
 from remotely_rl.sync.client import MakeOptimizer
 from remotely_rl.sync.gates import Gates
 from remotely_rl.sync.rule import Rule, sgd
@@ -118,7 +118,10 @@ def _values(kind: type, texts: Mapping[str, str], prefix: str) -> dict[str, Any]
 
 
 def _value(kind: type, name: str, text: str) -> Any:
+    say: Callable[[str], Any] = {bool: {"true": True, "false": False}.__getitem__, int: whole}.get(
+        kind, kind
+    )
     try:
-        return {"true": True, "false": False}[text] if kind is bool else kind(text)
+        return say(text)
     except (ValueError, KeyError):
         raise SyncError(f"{name} must be of type {kind.__name__}, not {text!r}") from None

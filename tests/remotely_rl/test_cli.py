@@ -109,7 +109,7 @@ def test_options_become_fields_and_the_rest_stays_as_it_is(
 ) -> None:
     done = invoke(
         "train", "impala", "--env", "CartPole-v1", "--gamma", "0.9", "--target", "400",
-        "--no-normalize-advantage", "--actors", "3", "--max-staleness", "0",
+        "--no-normalize-advantage", "--actors", "3", "--max-staleness", "0", "--total-steps", "1e6",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     want = impala.Config(
@@ -119,6 +119,7 @@ def test_options_become_fields_and_the_rest_stays_as_it_is(
         normalize_advantage=False,
         actors=3,
         max_staleness=0,
+        total_steps=1_000_000,
     )
     assert trained == [(want, None)]
 
@@ -260,6 +261,13 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
         (["train", "a2c", "--actors", "0"], "actors must be at least 1, not 0"),
         (["train", "ppo", "--gamma", "2"], "gamma must be from 0 to 1, not 2.0"),
         (["train", "impala", "--rho-bar", "0.5"], "rho_bar (0.5) must be at least c_bar (1.0)"),
+        (
+            ["train", "ppo", "--n-steps", "5"],
+            "No such option '--n-steps': here that is --rollout-steps",
+        ),
+        (["train", "dqn", "--n-steps", "1"], "here that is --rollout-steps or --n-step"),
+        (["train", "impala", "--actors", "1.5"], "'1.5' is not a valid integer"),
+        (["train", "impala", "--env", "grid.py"], "--env needs FILE.py:NAME with a file that exis"),
         (["train", "impala", "--env", "pong"], "did you mean 'ALE/Pong-v5'?"),
         (["train", "impala", *TINY, "--device", "gpu"], "device must be auto, cpu, cuda or cuda:N"),
         (["train", "impala", *TINY, "--run", "."], "exists already"),
@@ -300,6 +308,18 @@ def test_a_run_that_ends_before_its_first_step_has_failed(tmp_path: Path) -> Non
     assert "Error: the run ended before its first step: 1e-06 minutes are over." in done.output
 
 
+def test_a_resumed_run_that_takes_no_step_has_failed_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended = session.Result(tmp_path, "1 minutes are over", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
+    monkeypatch.setattr(impala, "train", lambda *_, **__: ended)
+    config = {"algorithm": "impala", "config": {"env": "CartPole-v1"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    done = invoke("train", "impala", "--resume", str(tmp_path))
+    assert done.exit_code == 1
+    assert "Error: the run ended before its next step: 1 minutes are over." in done.output
+
+
 def test_an_option_that_a_config_file_has_and_we_do_not_know_is_named(tmp_path: Path) -> None:
     config = {"env": "CartPole-v1", "gama": 0.9}
     (tmp_path / "config.json").write_text(json.dumps({"algorithm": "impala", "config": config}))
@@ -322,11 +342,14 @@ def test_a_run_trains_leaves_all_that_it_promises_and_goes_on(tmp_path: Path, na
     left = {path.name for path in run.iterdir()}
     assert left >= {"config.json", "metrics.csv", "checkpoint.pt", "curve.png", "tensorboard"}
 
+    again = invoke("train", name, "--resume", str(run))
+    assert (again.exit_code, again.output[:14]) == (0, "nothing to do:"), again.output
     first = metrics.read(run / "metrics.csv")[-1]
     done = invoke("train", name, "--resume", str(run), "--total-steps", str(3 * steps))
     assert done.exit_code == 0, done.output
     rows = metrics.read(run / "metrics.csv")
-    assert first in rows  # what the first half wrote is still there
+    # What the first half wrote is still there, and columns may have come.
+    assert any(first.items() <= row.items() for row in rows)
     for counted in ("time/seconds", "time/env_steps", "rollout/episodes"):
         assert rows[-1][counted] > first[counted] > 0
     assert (
@@ -357,3 +380,9 @@ def test_ctrl_c_ends_a_run_in_good_order(tmp_path: Path) -> None:
     assert rest.splitlines()[-1] == f"stopped by SIGINT; the run is in {run}"
     assert "Traceback" not in rest
     assert {"checkpoint.pt", "curve.png"} <= {path.name for path in run.iterdir()}
+
+
+def test_rules_are_listed_with_what_all_of_them_can_be_told() -> None:
+    listed = invoke("rules").output
+    for told in ("\nfasgd\n", "\n    rate  ", "--optimizer (optimizer=)", "\n    gate_push "):
+        assert told in listed

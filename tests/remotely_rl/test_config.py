@@ -3,15 +3,29 @@
 import contextlib
 import copy
 import dataclasses
+import json
 import math
 import pickle
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 
-from remotely_rl import a2c, a3c, algorithms, dqn, impala, ppo, sac, settings
+from remotely_rl import (
+    a2c,
+    a3c,
+    algorithms,
+    c51,
+    dqn,
+    impala,
+    other_names,
+    ppo,
+    rainbow,
+    sac,
+    settings,
+)
 from remotely_rl.config import GROUPS, Common, device_named, device_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.settings import Range
@@ -50,6 +64,78 @@ def test_an_unknown_field_is_answered_with_the_nearest_known() -> None:
         ppo.Config(minibatch=2)  # type: ignore[call-arg]
     with pytest.raises(TrainingError, match=r"there is no field 'zzz'$"):
         Common(zzz=2)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "meant"),
+    [
+        (ppo.Config, "n_steps", "'rollout_steps'"),
+        (ppo.Config, "clip_coef", "'clip_range'"),
+        (ppo.Config, "lr", "'learning_rate'"),
+        (ppo.Config, "batch_size", "'minibatches'"),
+        (dqn.Config, "n_steps", "'rollout_steps' or 'n_step'"),
+        (dqn.Config, "buffer_size", "'replay_rows'"),
+        (sac.Config, "ent_coef", "'initial_temperature'"),
+    ],
+)
+def test_a_field_of_another_library_is_answered_with_what_it_is_here(
+    kind: type[Common], name: str, meant: str
+) -> None:
+    given: dict[str, Any] = {name: 1}
+    with pytest.raises(TrainingError, match=f"no field '{name}': here that is {meant}$"):
+        kind(**given)
+
+
+def test_every_name_in_the_table_of_other_libraries_is_a_field() -> None:
+    fields = {field.name for kind in CONFIGS for field in dataclasses.fields(kind)}
+    assert other_names.TABLE.keys() <= fields
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (dqn.Config(), ("not the form of its paper, which has --n-step 1 --no-double --no-dueling"
+                       " --image-size 84")),
+        (dqn.Config(env="CartPole-v1", n_step=1, double=False, dueling=False), ""),
+        (rainbow.Config(env="CartPole-v1", n_step=3, epsilon=0.2),
+         "epsilon=0.2 does nothing: noisy explores by its weights"),
+        (c51.Config(env="CartPole-v1", dueling=False, n_step=1, value_bound=50),
+         "not the form of its paper, which has --no-double"),
+        (sac.Config(prioritized_beta=0.5),
+         "prioritized_beta=0.5 does nothing: prioritized_alpha is 0"),
+        (sac.Config(prioritized_alpha=0.5, prioritized_beta=0.5), ""),
+        (sac.Config(sticky_actions=0.25), "sticky_actions=0.25 does nothing: it is of Atari games"),
+        (a3c.Config(env="CartPole-v1", random_start=0, rollout_steps=5, entropy_coef=0.01,
+                    optimizer="adam", rmsprop_decay=0.9),
+         "rmsprop_decay=0.9 does nothing: the optimizer is adam"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)  # fmt: skip
+def test_settings_that_do_nothing_are_told_and_what_the_form_of_the_paper_has(
+    given: Common, said: str
+) -> None:
+    assert "\n".join(given.remarks()) == said
+
+
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_the_form_of_its_paper_can_be_asked_for(name: str) -> None:
+    kind = algorithms.named(name).Config
+    assert kind().unused().keys() <= {field.name for field in dataclasses.fields(kind)}
+    config = kind(**kind.paper)
+    assert not any("paper" in said for said in config.remarks())
+
+
+def test_a_whole_number_is_one_whatever_it_comes_in() -> None:
+    numbers: dict[str, Any] = {
+        "total_steps": 1e6, "actors": np.int64(2), "anneal_steps": 2e3, "gamma": np.float32(0.5),
+    }  # fmt: skip
+    config = ppo.Config(**numbers)
+    given = (config.total_steps, config.actors, config.anneal_steps, config.gamma)
+    assert json.dumps(given) == "[1000000, 2, 2000, 0.5]"
+    with pytest.raises(TrainingError, match=r"actors must be a whole number, not 1\.5"):
+        ppo.Config(actors=1.5)  # type: ignore[arg-type]
+    with pytest.raises(TrainingError, match="total_steps must be a whole number, not inf"):
+        ppo.Config(total_steps=math.inf)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Small environments that give away what was done to them."""
 
 import dataclasses
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import remotely
 from remotely_rl import networks
 from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Common
-from remotely_rl.runs import checkpoint
+from remotely_rl.runs import checkpoint, metrics
 
 
 class Counting(gymnasium.Env[np.ndarray, Any]):
@@ -168,6 +170,11 @@ def actor(config: Common, model: nn.Module, seed: int = 5, **changes: Any) -> Ac
     return remotely.local(Actor, dataclasses.replace(config, **changes), model, seed)
 
 
+def no_room(*_: Any) -> None:
+    """In place of what writes to a disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def network(observations: int = 2, outputs: int = 2, seed: int = 0) -> networks.MLP:
     torch.manual_seed(seed)
     return networks.MLP((observations,), outputs)
@@ -269,6 +276,11 @@ def kept(run: Path) -> list[torch.Tensor]:
             yield torch.as_tensor(part)
 
     return list(flat(checkpoint.load(run / "checkpoint.pt")["learner"]))
+
+
+def staleness(run: Path) -> float:
+    """The most updates that experience of a run was behind."""
+    return max(row["train/staleness_max"] for row in metrics.read(run / "metrics.csv"))
 
 
 def assert_same_bits(one: Path, other: Path) -> None:

@@ -13,9 +13,9 @@ one save.  Every file has its size and its CRC-32 in replay.json, which has one 
 import json
 import math
 import re
+import threading
 import zlib
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -164,8 +164,7 @@ class Archive:
             path = self.folder / f"rows-{number + part:08}.raw"
             return _write(path, _pieces(rings, start, stop), start, stop)
 
-        with ThreadPoolExecutor(WRITERS) as pool:
-            needed += pool.map(write, range(parts))
+        needed += _by_threads(write, parts)
         saved = {
             name: _write(
                 self.folder / f"{name}-{number:08}.raw", [array.view(np.uint8).data], {}, {}
@@ -226,6 +225,31 @@ class Archive:
         """Return the files that saves have written, finished or not, and their numbers."""
         found = ((path, WRITTEN.fullmatch(path.name)) for path in self.folder.iterdir())
         return {path: int(match[1]) for path, match in found if match}
+
+
+def _by_threads(write: Callable[[int], File], parts: int) -> list[File]:
+    """Write all parts.  Raises an error of one of them.
+
+    Not by a ThreadPoolExecutor, which takes no work once the main thread has ended: the run may be
+    in another.
+    """
+    left, files, errors = iter(range(parts)), dict[int, File](), list[BaseException]()
+
+    def work() -> None:
+        try:
+            for part in left:
+                files[part] = write(part)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(min(WRITERS, parts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [files[part] for part in range(parts)]
 
 
 def _pieces(

@@ -73,13 +73,7 @@ class Replay:
         self._random = np.random.default_rng(seed)
         self._archive: Archive | None = None
         # What a saved replay must have been made with to be loaded here.
-        self._made_with = {
-            "rows": length * width,
-            "environments": width,
-            "n_step": n_step,
-            "alpha": alpha,
-            **layout.description,
-        }
+        self._made_with = {**_sizes(rows, width, alpha), **layout.description}
 
     def __len__(self) -> int:
         """How many rows can be drawn: valid ones whose windows are closed."""
@@ -172,6 +166,16 @@ class Replay:
         """Whether a replay was saved to a folder."""
         return Archive.exists(folder)
 
+    @staticmethod
+    def difference(folder: Path, rows: int, width: int, alpha: float) -> str:
+        """What keeps a replay like this from loading what was saved to a folder, if anything does.
+
+        Raises ReplayError if that cannot be read.  Shapes and dtypes are not compared.
+        """
+        theirs = Archive.read(folder).facts["made_with"]
+        ours = _sizes(rows, width, alpha)
+        return _difference(folder, ours, {name: theirs[name] for name in ours})
+
     def save(self, folder: Path) -> int:
         """Save everything beside a checkpoint, so that `load` goes on as if nothing had been.
 
@@ -198,18 +202,17 @@ class Replay:
         Returns the number that the save returned.
 
         Raises ReplayError if it is not there, or of a replay that was made with other rows,
-        environments, shapes, `n_step` or `alpha`; nothing is changed then.  If a file is damaged it
-        raises ReplayError too, and the replay is empty.
+        environments, shapes or `alpha`; nothing is changed then.  `n_step` is that of the save.
+        If a file is damaged it raises ReplayError too, and the replay is empty.
         """
         archive = Archive.read(folder)
         facts = archive.facts
-        for name in [*self._made_with, *facts["made_with"]]:
-            ours, theirs = (of.get(name, "none") for of in (self._made_with, facts["made_with"]))
-            if ours != theirs:
-                raise ReplayError(
-                    f"{folder} holds a replay whose {name} is {theirs}, but this one's is {ours}:"
-                    " load it with the settings it was saved with, or start with an empty one"
-                )
+        theirs = {name: value for name, value in facts["made_with"].items() if name != "n_step"}
+        if differs := _difference(folder, self._made_with, theirs):  # earlier versions had n_step
+            raise ReplayError(
+                f"{differs}: load it with the settings it was saved with, or start with an empty"
+                " one"
+            )
         try:
             self._rows.restore(facts["rows"])
             self._choices = self._no_choices()
@@ -238,3 +241,15 @@ class Replay:
         may = self._choices.may(places) & is_kept
         self._choices.forbid(places[may & ~is_closed])
         self._choices.allow(places[is_closed & ~may])
+
+
+def _sizes(rows: int, width: int, alpha: float) -> dict[str, Any]:
+    return {"environments": width, "rows": rows // width * width, "alpha": alpha}
+
+
+def _difference(folder: Path, ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    for name in [*ours, *theirs]:
+        here, there = (of.get(name, "none") for of in (ours, theirs))
+        if here != there:
+            return f"{folder} holds a replay whose {name} is {there}, but this one's is {here}"
+    return ""

@@ -1,5 +1,7 @@
 """The cluster that training runs on."""
 
+import threading
+
 import pytest
 
 import remotely
@@ -26,6 +28,26 @@ def test_a_cluster_that_is_there_is_used_and_none_is_started_beside_it(
     monkeypatch.setattr(cluster.this_machine, "cores", lambda: 3)
     cluster.connect(0)  # as many actors as there is room for
     assert asked[2:] == [(None, 3)]
+
+
+def test_runs_in_several_threads_share_the_cluster_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connected: list[int] = []
+    other = threading.Thread(target=cluster.connect, args=(4,))
+
+    def connect(address: str | None, cpus: int) -> None:
+        if threading.current_thread() is not other:
+            other.start()
+            other.join(0.05)  # it would have connected by then
+        connected.append(cpus)
+
+    monkeypatch.setattr(remotely, "connect", connect)
+    monkeypatch.setattr(remotely, "is_connected", lambda: bool(connected))
+    monkeypatch.setattr(cluster.connection, "current", lambda: cluster)
+    cluster.connect(4)
+    other.join()
+    assert len(connected) == 1
 
 
 @pytest.mark.usefixtures("local")

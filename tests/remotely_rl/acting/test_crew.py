@@ -112,8 +112,11 @@ def test_a_crew_that_grows_asks_for_another_whenever_one_is_placed() -> None:
 
 
 @pytest.mark.usefixtures("fakes")
-def test_closing_ends_all_actors() -> None:
+def test_closing_ends_all_actors_though_the_main_thread_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     crew = crew_of(2)
+    monkeypatch.setattr("concurrent.futures.thread._shutdown", True)  # as from then on
     actors = list(crew.actors)
     crew.close()
     assert all(actor.closed for actor in actors)

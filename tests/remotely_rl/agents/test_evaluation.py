@@ -1,5 +1,6 @@
 """An evaluation: whole games, drawn fairly, and a mean that says how sure it is."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -195,8 +197,49 @@ def test_a_model_of_the_users_own_is_to_be_given(tmp_path: Path) -> None:
 
     run = train(tmp_path / "run", model=wide)
     assert len(evaluate(run, 2, model=wide).scores) == 2
-    with pytest.raises(TrainingError, match=r"of another model.* model=, or --model FILE\.py:NAME"):
+    with pytest.raises(
+        TrainingError, match=r"^was it trained with .* model=, or --model FILE\.py:NAME"
+    ):
         evaluate(run, 2)
+
+
+def test_another_environment_of_the_same_spaces_is_played_by_its_id(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = dataclasses.replace(gymnasium.spec("CartPole-v1"), max_episode_steps=5)
+    monkeypatch.setitem(gymnasium.registry, "CartPole-v1-short", short)
+    done = invoke("evaluate", str(run), "--env", "CartPole-v1-short", "--episodes", "2", "--greedy")
+    assert done.exit_code == 0, done.output
+    assert "2 episodes, from 5 to 5, 5 steps each" in done.output
+
+
+# --- games without an end -------------------------------------------------------------------------
+
+
+class Endless(toys.Counting):
+    """Each step is worth 10."""
+
+    def step(self, action: int) -> Any:
+        obs, _, _, _, info = super().step(action)
+        return obs, 10.0, False, False, info
+
+
+def test_an_evaluation_stops_after_so_many_steps_with_the_games_that_have_ended() -> None:
+    agent = untrained(toys.Counting)
+    lengths = itertools.cycle([2, 30])
+    config = a2c.Config(env=lambda: toys.Counting(next(lengths)))
+    done = measure(agent._replace(config=config), episodes=5, greedy=False, envs=2, steps=9)
+    assert done.lengths == [2, 2, 2]
+    said = r"no episode has ended in 9 steps of 2 environments; the mean reward of a step was 10$"
+    with pytest.raises(TrainingError, match=said):
+        measure(agent._replace(config=a2c.Config(env=Endless)), 5, greedy=True, envs=2, steps=9)
+
+
+def test_how_far_it_is_is_told_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    now = itertools.count(0, 4)  # seconds
+    turns = load.telling(iter("abcdefg"), lambda turn: f"{turn} turns", lambda: next(now))
+    assert "".join(turns) == "abcdefg"
+    assert capsys.readouterr().err.splitlines() == ["3 turns", "6 turns"]
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -228,6 +271,7 @@ def test_an_interval_is_rather_too_wide_than_too_narrow() -> None:
         ([19.0, 20.0] * 15, "sampled  19.5 ± 0.2 (95 %), 30 episodes, from 19 to 20"),
         ([21.0] * 3, "sampled  21.0 ± 0.0 (95 %), 3 episodes, from 21 to 21"),
         ([0.0, 1.0] * 400, "sampled  0.50 ± 0.03 (95 %), 800 episodes, from 0 to 1"),
+        ([0.7100000158, 0.0], "sampled  0.4 ± 4.5 (95 %), 2 episodes, from 0 to 0.71"),
         ([0.0, 4e6], "sampled  2,000,000.0 ± 25,420,000.0 (95 %), 2 episodes, from 0 to 4,000,000"),
     ],
 )
@@ -290,7 +334,13 @@ def test_environment_and_model_of_a_users_own_file_are_taken(tmp_path: Path) -> 
         (["--checkpoint", "best"], "has no best.pt: too few episodes have ended"),
         (["--model", "nowhere.py:Net"], "--model needs FILE.py:NAME with a file that exists"),
         (["--model", f"{__file__}:Nonsense"], "has nothing called 'Nonsense'"),
-        (["--env", "CartPole-v1"], "--env needs FILE.py:NAME with a file that exists"),
+        (["--env", "nowhere.py:Env"], "--env needs FILE.py:NAME with a file that exists"),
+        (
+            ["--env", "Acrobot-v1"],
+            "are the observations and actions of Acrobot-v1 those of CartPol",
+        ),
+        (["--env", "cartpole"], "did you mean 'CartPole-v1'"),
+        (["--steps", "0"], "steps must be at least 1, not 0"),
     ],
 )
 def test_a_mistake_is_answered_in_a_sentence(run: Path, options: list[str], said: str) -> None:

@@ -175,6 +175,14 @@ def test_without_a_video_the_scores_are_told_alone(drawn_id: str, tmp_path: Path
     assert done.output.splitlines() == ["episode 1: 60 in 3 steps", "episode 2: 60 in 3 steps"]
 
 
+def test_a_game_that_is_stopped_is_told(drawn_id: str, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", drawn_id)
+    done = invoke("play", str(run), "--episodes", "2", "--steps", "5")
+    assert done.output.splitlines() == [
+        "episode 1: 60 in 3 steps", "stopped in the middle of an episode, after 5 steps in all"
+    ]  # fmt: skip
+
+
 def test_with_a_video_its_length_is_told(drawn_id: str, tmp_path: Path) -> None:
     run, video = train(tmp_path / "run", drawn_id), tmp_path / "out.mp4"
     done = invoke("play", str(run), "--video", str(video), "--greedy")

@@ -75,7 +75,7 @@ def steps(reward: float = 1.0, discount: float = 0.5, weight: float = 1.0) -> St
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(("double", "value"), [(True, 0.5), (False, 5.0)])
@@ -132,6 +132,9 @@ def test_an_update_moves_the_values_of_the_actions_taken_towards_their_targets()
     assert made.priority.shape == (2,)
     assert bool((made.priority > 4).all())
     assert ours.version == 1
+    taken = [float(before[0, 0]), float(before[1, 2])]
+    assert made.metrics["train/q_mean"] == pytest.approx(np.mean(taken))
+    assert made.metrics["train/td_error"] == pytest.approx(made.priority.mean())
 
 
 def test_what_is_learnt_does_not_depend_on_the_unit_of_rewards() -> None:
@@ -345,34 +348,23 @@ def test_a_run_resumed_without_its_replay_fills_it_anew_and_owes_nothing(
 
 
 @pytest.mark.usefixtures("local")
-def test_a_replay_of_another_shape_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, target=None, total_steps=500)
-    dqn.train(config, run=tmp_path / "run")
-    saved = contents(tmp_path / "run" / "replay")
+def test_a_replay_that_does_not_fit_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    run, config = tmp_path / "run", dataclasses.replace(CONFIG, target=None, total_steps=300)
+    dqn.train(config, run=run)
+    before = contents(run)
+    longer = dataclasses.replace(config, total_steps=350)
+    refused: dict[str, dict[str, Any]] = {
+        "environments is 8, but this one's is 12: resume with the actors, envs_": {"actors": 3},
+        "environments is 8, but this one's is 16": {"envs_per_actor": 8},
+        f"rows is 2000, but this one's is 3000: .* or delete {run}/replay": {"replay_rows": 3000},
+        "alpha is 0.0, but this one's is 0.5": {"prioritized_alpha": 0.5},
+    }
+    for said, change in refused.items():
+        with pytest.raises(TrainingError, match=said):
+            dqn.train(dataclasses.replace(longer, **change), resume=run)
 
-    with pytest.raises(TrainingError, match="replay"):
-        dqn.train(
-            dataclasses.replace(config, envs_per_actor=3, total_steps=1000),
-            resume=tmp_path / "run",
-        )
-
-    assert contents(tmp_path / "run" / "replay") == saved
-    resumed = dqn.train(dataclasses.replace(config, total_steps=550), resume=tmp_path / "run")
-    assert resumed.updates > 0
-
-
-@pytest.mark.usefixtures("local")
-def test_a_resumed_run_that_ends_before_its_first_round_keeps_the_replay(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = dataclasses.replace(CONFIG, target=None, total_steps=500)
-    dqn.train(config, run=tmp_path / "run")
-    dqn.train(config, resume=tmp_path / "run")  # its limit is reached already
-    capsys.readouterr()
-
-    dqn.train(dataclasses.replace(config, total_steps=550), resume=tmp_path / "run")
-
-    assert "first plays" not in capsys.readouterr().out
+    assert contents(run) == before
+    assert dqn.train(dataclasses.replace(longer, n_step=3), resume=run).new_steps
 
 
 @pytest.mark.usefixtures("local")

@@ -1,6 +1,7 @@
 """What the loops of all algorithms have in common."""
 
 import dataclasses
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,28 @@ import pytest
 from remotely_rl import algorithms
 from remotely_rl.learning.inference_server import Server
 from remotely_rl.learning.learner import LearningRate
+from remotely_rl.runs import metrics
 from tests.remotely_rl import toys
+
+OF_POLICY = {"policy_loss", "value_loss", "entropy"}
+OF_ROUNDS = {*OF_POLICY, "approx_kl", "explained_variance"}
+OF_VALUES = {"value_loss", "q_mean", "td_error", "epsilon"}
+# What each has to tell of its learning.
+HAS = {
+    "a2c": OF_ROUNDS,
+    **{key: {*OF_ROUNDS, "clip_fraction"} for key in ("ppo", "impala", "appo", "ga3c")},
+    "a3c": OF_POLICY,
+    "sac": {*OF_POLICY, "td_error", "temperature"},
+    "n_step_q": {"value_loss", "epsilon"},
+    **dict.fromkeys(("dqn", "c51"), OF_VALUES),
+    "rainbow": {*OF_VALUES - {"epsilon"}, "beta"},
+}
+OF_ALL = {"learning_rate", "grad_norm", "staleness_min", "staleness_mean", "staleness_max"}
 
 
 @pytest.mark.usefixtures("local", "no_curve")
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_a_run_goes_through_its_schedule_and_on_with_it_when_it_is_resumed(
+def test_a_run_goes_through_its_schedule_also_when_resumed_and_tells_what_its_algorithm_has(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed: list[float] = []
@@ -36,6 +53,8 @@ def test_a_run_goes_through_its_schedule_and_on_with_it_when_it_is_resumed(
     }  # fmt: skip
     if hasattr(algorithm.Config, "replay_rows"):
         given |= {"learn_from": 32, "batch_size": 16, "replay_ratio": 1.0}
+    if name == "ga3c":
+        given |= {"train_rows": 32}
 
     config = algorithm.Config(**given, total_steps=128)
     algorithm.train(config, run=tmp_path / "run")
@@ -46,3 +65,12 @@ def test_a_run_goes_through_its_schedule_and_on_with_it_when_it_is_resumed(
         assert part == sorted(part)
         assert begins <= part[0] < begins + 0.4
         assert 0.7 < part[-1] <= 1
+    told = {
+        column
+        for row in metrics.read(tmp_path / "run" / "metrics.csv")
+        for column, number in row.items()
+        if not math.isnan(number)
+    }
+    of_learning = {column[6:] for column in told if column.startswith("train/")}
+    assert of_learning - OF_ALL == HAS[name]
+    assert ("rollout/replay_fill" in told) == hasattr(algorithm.Config, "replay_rows")

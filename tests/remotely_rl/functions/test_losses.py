@@ -73,6 +73,11 @@ def test_the_clipped_surrogate_gives_the_numbers_worked_by_hand(
     assert -loss.item() == pytest.approx(gain)
 
 
+def test_the_clipped_share_is_of_ratios_beyond_the_clip_on_either_side() -> None:
+    ratios = torch.tensor([0.7, 0.85, 1.0, 1.15, 1.3, 5.0])
+    assert losses.clip_fraction(ratios.log(), clip=0.2).item() == 0.5
+
+
 def test_past_the_clip_a_winning_row_stops_pulling() -> None:
     log_ratio = torch.tensor([0.5], requires_grad=True)  # e**0.5 = 1.65, beyond 1.2
     loss = losses.clipped_surrogate(log_ratio, torch.ones(1), clip=0.2)

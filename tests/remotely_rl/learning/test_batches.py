@@ -14,7 +14,14 @@ from remotely_rl.config import Common
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.experience.batch import Batch
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.learner import Learner, gae_batch, normalizes_values, to_device
+from remotely_rl.functions.returns import Targets
+from remotely_rl.learning.learner import (
+    Learner,
+    gae_batch,
+    make_batch,
+    normalizes_values,
+    to_device,
+)
 from tests.remotely_rl import toys
 
 CONFIG = a2c.Config(
@@ -191,3 +198,17 @@ def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
     assert (rows.start_log_prob - rows.old_log_prob).abs().max() > 0.1
 
     assert update(template, learns, trajectory)["train/approx_kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_explained_variance_is_what_is_left_of_that_of_the_targets_once_values_are_known() -> None:
+    learns, rollout = learner(), to_device(learner(), played())
+    target = torch.zeros_like(rollout.reward)
+    target[rollout.valid] = torch.arange(float(rollout.valid.sum()))
+    rollout = rollout._replace(value=torch.zeros_like(rollout.value))
+    shares = []
+    for known in (target + 5, target / 2):  # all but a constant, and half of each
+        rollout.value[:-1] = known
+        make_batch(learns, rollout, Targets(target, target))
+        shares.append(learns.explained_variance)
+        learns.explained_variance = None
+    assert shares == pytest.approx([1, 0.75])

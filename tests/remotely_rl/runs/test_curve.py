@@ -1,5 +1,6 @@
 """Curves: one run's own picture, and several runs beside each other."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 
 from remotely_rl.cli import main
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import curve, metrics
+from remotely_rl.runs import checkpoint, curve, metrics
 
 PNG = b"\x89PNG"
 
@@ -22,22 +23,24 @@ def run(
     returns: list[tuple[float, float]],
     algorithm: str = "a2c",
     env: str = "Pong",
+    ended_at: float | None = None,
     **config: Any,
 ) -> Path:
-    """A run folder; `returns` are minutes and the mean return then, at 1000 steps a minute."""
+    """A run folder; `returns` are minutes and the mean return then, at 1000 steps a minute.
+
+    The mean of the games that decide is `ended_at` at the end.
+    """
     folder.mkdir()
     content = {"algorithm": algorithm, "config": {"env": env, **config}}
     (folder / "config.json").write_text(json.dumps(content))
-    writer = metrics.Writer(folder)
-    for minutes, score in returns:
-        row = dict.fromkeys(metrics.COLUMNS, math.nan)
-        row |= {
-            "time/seconds": 60 * minutes,
-            "time/env_steps": 1000 * minutes,
-            "rollout/return_mean": score,
-        }
-        writer.write(row)
-    writer.close()
+    with (folder / "metrics.csv").open("w") as file:
+        print("time/seconds,time/env_steps,rollout/return_mean,rollout/return_interval", file=file)
+        for minutes, score in returns:
+            told = "" if math.isnan(score) else score
+            print(60 * minutes, 1000 * minutes, told, told, sep=",", file=file)
+    if ended_at is not None:
+        saved = {"counters": {}, "recent": [[ended_at, 100]] * metrics.JUDGED_BY}
+        checkpoint.save(folder / "checkpoint.pt", saved)
     return folder
 
 
@@ -56,8 +59,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def labels(figure: Figure) -> list[str]:
-    legend = figure.axes[0].get_legend()
-    assert legend is not None
+    (legend,) = figure.legends
     return [text.get_text() for text in legend.get_texts()]
 
 
@@ -101,13 +103,13 @@ def test_runs_of_one_algorithm_and_environment_are_one_line_with_a_band(
     (figure,) = drawn
     assert labels(figure) == ["a2c, Pong, n = 2", "ppo, Pong, n = 1", "a2c, Breakout, n = 1"]
     minutes, steps = figure.axes
-    assert (minutes.get_xlabel(), steps.get_xlabel()) == ("minutes", "million steps")
+    assert (minutes.get_xlabel(), steps.get_xlabel()) == ("minutes", "thousand steps")
     alone = [np.array(line.get_data())[1].tolist() for line in minutes.lines[:2]]
     assert alone == [[0.0, 10.0], [2.0, 12.0]]
     mean = np.array(minutes.lines[2].get_data())
     assert mean[:, 0].tolist() == [0.0, 1.0]
     assert mean[:, -1].tolist() == [10.0, 11.0]
-    assert np.array(steps.lines[2].get_data())[:, -1].tolist() == [0.01, 11.0]
+    assert np.array(steps.lines[2].get_data())[:, -1].tolist() == [10.0, 11.0]
     assert minutes.collections[0].get_datalim(minutes.transData).bounds == (0, 0, 10, 12)
 
 
@@ -125,8 +127,43 @@ def test_runs_of_different_settings_are_lines_of_their_own_and_say_what_differs(
         for gamma in (0.9, 0.99)
         for seed in (1, 2)
     ]
+    curve.compare(runs, tmp_path / "out.png", over="minutes")
+    (figure,) = drawn
+    assert labels(figure) == ["a2c, Pong, gamma=0.9, n = 2", "a2c, Pong, gamma=0.99, n = 2"]
+    panel, below = figure.axes[0].get_tightbbox(), figure.legends[0].get_window_extent()
+    assert panel is not None
+    assert 0 <= below.y0 < below.y1 <= panel.y0  # of the picture's edge, and of all labels
+
+
+def test_a_run_that_ended_at_its_target_counts_on_with_its_last_value(
+    tmp_path: Path, drawn: list[Figure]
+) -> None:
+    runs = [
+        run(tmp_path / "a", [(0, 0.0), (2, 20.0)], ended_at=18.5, target=18.0),
+        run(tmp_path / "b", [(0, 0.0), (4, 10.0)], ended_at=3.0, target=18.0),
+    ]
+    curve.compare(runs, tmp_path / "out.png", over="minutes")
+    (figure,) = drawn
+    assert labels(figure) == ["a2c, Pong, n = 2", "a run ended at its target"]
+    lines = [np.array(line.get_data()).T.tolist() for line in figure.axes[0].lines]
+    assert lines[1] == [[2, 20]]  # marked there
+    assert (lines[3][0], lines[3][-1]) == ([0, 0], [4, 15])  # the mean of 20 and 10
+
+
+def test_what_is_drawn_can_be_told_apart(tmp_path: Path, drawn: list[Figure]) -> None:
+    """A line of one point, and one that took a hundredth of the steps of the other."""
+    runs = [
+        run(tmp_path / "a", [(0.02, 3.0)]),
+        run(tmp_path / "b", [(0.1, 0.0), (2000, 2.0)], "ppo"),
+    ]
     curve.compare(runs, tmp_path / "out.png")
-    assert labels(drawn[0]) == ["a2c, Pong, gamma=0.9, n = 2", "a2c, Pong, gamma=0.99, n = 2"]
+    (figure,) = drawn
+    for axis, unit in zip(figure.axes, ("hours", "million steps"), strict=True):
+        assert axis.get_xlabel() == unit
+        assert axis.get_xscale() == "log"
+        assert axis.lines[0].get_marker() == "o"
+        boxes = [text.get_window_extent() for text in axis.get_xticklabels() if text.get_text()]
+        assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
 
 
 def test_runs_of_a_group_that_have_nothing_in_common_are_drawn_each_alone(
@@ -163,14 +200,12 @@ def test_the_command_draws_what_can_be_drawn_and_names_the_rest(
     tmp_path: Path, drawn: list[Figure]
 ) -> None:
     full, empty = run(tmp_path / "a", [(0, 0.0), (1, 1.0)]), run(tmp_path / "b", [(0, math.nan)])
-    out = tmp_path / "both.png"
-    done = CliRunner().invoke(
-        main, ["plot", str(full), str(empty), "--out", str(out), "--x", "steps"]
-    )
+    out = tmp_path / "curve.png"  # beside the runs, and not where the user happens to be
+    done = CliRunner().invoke(main, ["plot", str(full), str(empty), "--x", "steps"])
     assert done.exit_code == 0
     assert done.stdout == f"{out}\n"
     assert done.stderr == f"left out, because no episode has ended there: {empty}\n"
-    assert [axis.get_xlabel() for axis in drawn[0].axes] == ["million steps"]
+    assert [axis.get_xlabel() for axis in drawn[0].axes] == ["steps"]
 
 
 @pytest.mark.parametrize(

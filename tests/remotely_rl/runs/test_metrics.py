@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from remotely_rl import durable
 from remotely_rl.environments import Episode
 from remotely_rl.runs import curve, earlier_names, metrics
 from remotely_rl.runs.metrics import COLUMNS, Tally, Writer
+from tests.remotely_rl import toys
 
 PROMISED = """
 time/seconds time/env_steps time/updates time/steps_per_second
@@ -90,6 +92,38 @@ def test_a_resumed_run_drops_the_rows_that_its_checkpoint_does_not_know(tmp_path
     writer.close()
     Writer(tmp_path, resumed_at_s=10.0).close()
     assert [row["time/seconds"] for row in metrics.read(tmp_path / "metrics.csv")] == [5.0, 10.0]
+
+
+def test_a_metric_of_an_algorithms_own_becomes_a_column_when_it_comes(tmp_path: Path) -> None:
+    tally, file = busy_tally(), tmp_path / "metrics.csv"
+    writer = Writer(tmp_path)
+    writer.write(tally.close(5.0))
+    tally.gauges.append(lambda: {"mine/gauge": 0.25})
+    tally.learnt({"mine/surprise": 3.0}, [])
+    writer.write(tally.close(10.0))
+    writer.close()
+    first, second = metrics.read(file)
+    assert list(first) == list(second) == [*COLUMNS, "mine/surprise", "mine/gauge"]
+    assert (first["time/env_steps"], math.isnan(first["mine/surprise"])) == (640, True)
+    assert (second["mine/surprise"], second["mine/gauge"]) == (3.0, 0.25)
+    Writer(tmp_path, resumed_at_s=10.0).close()
+    assert metrics.read(file)[1] == second
+
+
+def test_a_disk_that_is_full_when_a_run_is_resumed_leaves_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tally, file = busy_tally(), tmp_path / "metrics.csv"
+    writer = Writer(tmp_path)
+    for seconds in (5.0, 10.0):
+        writer.write(tally.close(seconds))
+    writer.close()
+    before = file.read_bytes()
+    monkeypatch.setattr(durable, "write", toys.no_room)
+    Writer(tmp_path, resumed_at_s=10.0).close()  # there is nothing to drop
+    with pytest.raises(OSError, match="No space left"):
+        Writer(tmp_path, resumed_at_s=5.0)
+    assert file.read_bytes() == before
 
 
 def test_a_line_cut_short_by_a_crash_is_not_a_row(tmp_path: Path) -> None:

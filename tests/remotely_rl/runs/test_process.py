@@ -1,7 +1,9 @@
 """What a run changes of its process: it is put back, and nobody else's changes matter."""
 
+import contextlib
 import dataclasses
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -87,3 +89,24 @@ def test_the_first_signal_asks_and_the_second_interrupts() -> None:
     finally:
         process.restore()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_run_in_another_thread_stops_if_the_main_thread_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Process] = []
+    thread = threading.Thread(target=lambda: made.extend(Process() for _ in range(2)))
+    thread.start()
+    thread.join()
+    (waited_for, left), here = made, Process()
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            raise KeyboardInterrupt  # Ctrl-C: the main thread waits for the others as it unwinds
+        finally:
+            assert here.asked_to_stop == ""  # its own handler tells
+            assert waited_for.asked_to_stop == "stopped by SIGINT"
+    assert left.asked_to_stop == ""
+    monkeypatch.setattr(threading, "main_thread", lambda: thread)  # which is over
+    assert left.asked_to_stop == ""
+    monkeypatch.setattr(sys, "last_value", KeyboardInterrupt(), raising=False)
+    assert left.asked_to_stop == "stopped by SIGINT"

@@ -35,6 +35,18 @@ def test_a_line_tells_speed_return_staleness_and_where_time_went() -> None:
     assert "left" not in line
 
 
+def test_what_an_algorithm_has_is_told_and_nothing_else() -> None:
+    of_dqn = Tally()
+    of_dqn.learnt({"train/value_loss": 2.0, "train/q_mean": 1.5, "train/td_error": 0.25}, [0])
+    of_dqn.gauges.append(lambda: {"train/epsilon": 0.1})
+    told = of_dqn.close(1.0)
+    assert progress.learning(told) == [
+        "value loss 2.0000", "epsilon 0.100", "mean Q 1.500", "TD error 0.2500"
+    ]  # fmt: skip
+    assert "epsilon 0.100  mean Q 1.500  staleness" in progress.line(told, NO_LIMITS)
+    assert progress.learning(row()) == ["policy loss 1.5000", "entropy 1.000"]
+
+
 def test_before_the_first_game_there_are_dashes() -> None:
     nothing = Tally().close(1.0)
     assert "return - (max -, 0 games)" in progress.line(nothing, NO_LIMITS)

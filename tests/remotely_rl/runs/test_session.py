@@ -16,6 +16,8 @@ from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.learning.threads import Threads
 from remotely_rl.runs import training
+from remotely_rl.supervision import CrashReport
+from remotely_rl.supervision.report import Cause
 from tests.remotely_rl import toys
 from tests.remotely_rl.runs.sessions import (
     CONFIG,
@@ -67,6 +69,7 @@ def test_no_two_actors_ever_share_a_stream_of_random_numbers(tmp_path: Path) -> 
     for _ in range(2):
         with resumed(folder) as run:
             run.restore(Learner())
+            run.tally.sampled(1, [], {})
             seeds |= {run.seed_of(number) for number in range(100)}
     assert len(seeds) == 200
     with resumed(folder) as run:
@@ -119,6 +122,19 @@ def test_a_learner_that_is_lost_before_the_first_checkpoint_promises_none(
     said = capsys.readouterr().out
     assert "there is no checkpoint yet to resume from" in said
     assert "--resume" not in said
+
+
+def test_crashes_are_told_before_the_run_says_where_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with session(tmp_path) as run:
+        run.restore(Learner())
+        for _ in range(3):  # the second and the third wait for the minute to be over
+            run.crashes.stepped(10_000)
+            run.crashes.add(CrashReport(1, Cause.DIED, "SIGKILL"))
+    *_, crashes, end = capsys.readouterr().out.splitlines()
+    assert crashes.startswith("2 more crashed in 0 s")
+    assert end.endswith(f"the run is in {run.folder.path}")
 
 
 def test_the_schedule_goes_on_with_the_steps_and_the_seconds_of_the_run(tmp_path: Path) -> None:

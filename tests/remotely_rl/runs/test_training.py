@@ -85,6 +85,26 @@ def test_a_resumed_run_is_as_long_and_as_wide_as_it_is_told_by_then(
     assert steps == updates * config.rollout_steps * config.envs_per_actor / 2
 
 
+def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    """What the files of a folder hold, and when they were written."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+@pytest.mark.usefixtures("local")
+def test_a_run_that_is_over_stays_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    first = a2c.train(TRAINED, run=run)
+    before = contents(run)
+    capsys.readouterr()
+    result = a2c.train(dataclasses.replace(TRAINED, gamma=0.5), resume=run)
+    assert result == first._replace(new_steps=None)
+    assert capsys.readouterr().out == f"nothing to do: 100 steps are done; the run is in {run}\n"
+    assert contents(run) == before
+
+
 @pytest.mark.usefixtures("local")
 def test_a_run_without_a_config_is_resumed_by_its_own(tmp_path: Path) -> None:
     config = dataclasses.replace(TRAINED, env="CartPole-v1", gamma=0.5)
@@ -123,8 +143,7 @@ def test_what_a_run_is_resumed_with_holds_at_the_next_resume_too(tmp_path: Path)
     a2c.train(config, run=run)
     a2c.train(dataclasses.replace(config, total_steps=200, gamma=0.9), resume=run)
     assert training.config_of(a2c.Config, "a2c", run).gamma == 0.9
-    result = a2c.train(resume=run)
-    assert result.ended == "200 steps are done"
+    assert a2c.train(resume=run).ended == "200 steps are done"
     assert [path.name for path in run.glob("*.tmp")] == []
 
 
@@ -230,7 +249,7 @@ def test_a_run_that_cannot_be_resumed_as_told_keeps_its_config(tmp_path: Path) -
     run, config = tmp_path / "run", dataclasses.replace(TRAINED, env="CartPole-v1")
     a2c.train(config, run=run)
     with pytest.raises(TrainingError, match="checkpoint of another model"):
-        a2c.train(dataclasses.replace(config, lstm=4), resume=run)
+        a2c.train(dataclasses.replace(config, lstm=4, total_steps=200), resume=run)
     assert training.config_of(a2c.Config, "a2c", run) == config
 
 
@@ -330,7 +349,7 @@ def test_a_checkpoint_of_another_model_is_told_by_its_first_difference(tmp_path:
     a2c.train(TRAINED, run=run)
     before = (run / "checkpoint.pt").read_bytes()
     with pytest.raises(TrainingError, match="checkpoint of another model: it holds nothing as"):
-        a2c.train(dataclasses.replace(TRAINED, lstm=4), resume=run)
+        a2c.train(dataclasses.replace(TRAINED, lstm=4, total_steps=200), resume=run)
     said = r"another model: it holds \[64, 2\] as 'policy_body.0.weight', .* has \[8, 2\]"
     with pytest.raises(TrainingError, match=said):
         a2c.train(dataclasses.replace(TRAINED, total_steps=200), Narrow, resume=run)

@@ -205,9 +205,11 @@ def test_the_length_of_windows_is_that_of_the_save(tmp_path: Path) -> None:
     replay.append(world.play(20))
     replay.n_step = 7
     replay.save(tmp_path)
-    resumed = made(World(WIDTH))
+    resumed = Replay(WIDTH * LENGTH, WIDTH, World(WIDTH).play(2), n_step=5, alpha=0.5)
     resumed.load(tmp_path)
     assert resumed.n_step == 7
+    assert_equal(resumed.draw(30), replay.draw(30))
+    resumed.n_step = replay.n_step = 2
     assert_equal(resumed.draw(30), replay.draw(30))
 
 
@@ -218,6 +220,16 @@ def test_each_save_to_a_folder_has_a_number_that_loading_returns(tmp_path: Path)
     resumed = made(World(WIDTH))
     assert resumed.load(tmp_path) == 4
     assert resumed.save(tmp_path) == 5
+
+
+def test_a_save_succeeds_though_the_main_thread_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(WIDTH)
+    replay = made(world)
+    replay.append(world.play(20))
+    monkeypatch.setattr("concurrent.futures.thread._shutdown", True)  # as from then on
+    assert replay.save(tmp_path) == 1
 
 
 def test_a_folder_tells_whether_a_replay_was_saved_there(tmp_path: Path) -> None:
@@ -246,7 +258,6 @@ class TestBadInput:
         ("settings", "words"),
         [
             ({"rows": 90}, "whose rows is 75, but this one's is 90"),
-            ({"n_step": 5}, "whose n_step is 3, but this one's is 5"),
             ({"alpha": 0.0}, "whose alpha is 0.5, but this one's is 0.0"),
             ({"example": World(WIDTH, stack=5).play(2)}, r"whose obs is \[\[4, 2, 2\], '|u1'\]"),
             (

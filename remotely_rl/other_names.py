@@ -1,0 +1,86 @@
+"""What other libraries call the settings: the table of docs/training.md, and hints made of it.
+
+A name in backticks before the first comma of a cell stands for the setting of that row, unless the
+cell begins with words.
+"""
+
+import re
+from collections.abc import Iterable
+
+LIBRARIES = ("Stable-Baselines3", "CleanRL", "RLlib", "Sample Factory")
+
+# Of each setting, what the four call it.
+TABLE: dict[str, tuple[str, str, str, str]] = {
+    "env": ("`env`", "`env_id`", "`env`", "`env`"),
+    "total_steps": (
+        "`total_timesteps`, of `learn`", "`total_timesteps`", "", "`train_for_env_steps`",
+    ),
+    "actors": ("", "", "`num_env_runners`", "`num_workers`"),
+    "envs_per_actor": (
+        "`n_envs`, of all", "`num_envs`, of all", "`num_envs_per_env_runner`",
+        "`num_envs_per_worker`",
+    ),
+    "rollout_steps": ("`n_steps`", "`num_steps`", "`rollout_fragment_length`", "`rollout`"),
+    "epochs": ("`n_epochs`", "`update_epochs`", "`num_epochs`", "`num_epochs`"),
+    "minibatches": (
+        "`batch_size`, in rows", "`num_minibatches`", "`minibatch_size`, in rows",
+        "`num_batches_per_epoch`",
+    ),
+    "learning_rate": ("`learning_rate`", "`learning_rate`", "`lr`", "`learning_rate`"),
+    "anneal_steps": (
+        "a schedule, as `learning_rate`", "`anneal_lr`, over the whole run", "a schedule, as `lr`",
+        "",
+    ),
+    "target_kl": ("`target_kl`", "`target_kl`", "`kl_target`", "`lr_schedule_kl_threshold`"),
+    "gamma": ("`gamma`", "`gamma`", "`gamma`", "`gamma`"),
+    "gae_lambda": ("`gae_lambda`", "`gae_lambda`", "`lambda_`", "`gae_lambda`"),
+    "clip_range": ("`clip_range`", "`clip_coef`", "`clip_param`", "`ppo_clip_ratio`"),
+    "entropy_coef": ("`ent_coef`", "`ent_coef`", "`entropy_coeff`", "`exploration_loss_coeff`"),
+    "value_coef": ("`vf_coef`", "`vf_coef`", "`vf_loss_coeff`", "`value_loss_coeff`"),
+    "max_grad_norm": ("`max_grad_norm`", "`max_grad_norm`", "`grad_clip`", "`max_grad_norm`"),
+    "normalize_advantage": ("`normalize_advantage`", "`norm_adv`", "", ""),
+    "normalize_values": ("", "", "", "`normalize_returns`"),
+    "reward_clip": ("", "", "`clip_rewards`", "`reward_clip`"),
+    "max_staleness": ("", "", "", "`max_policy_lag`"),
+    "tau": ("`tau`", "`tau`", "`tau`", ""),
+    "target_entropy": ("`target_entropy`", "", "`target_entropy`", ""),
+    "initial_temperature": ('`ent_coef="auto_1.0"`', "", "`initial_alpha`", ""),
+    "lstm": ("", "", "`lstm_cell_size`", "`rnn_size`"),
+    "replay_rows": ("`buffer_size`", "`buffer_size`", "`capacity`, of the buffer's config", ""),
+    "learn_from": (
+        "`learning_starts`", "`learning_starts`", "`num_steps_sampled_before_learning_starts`", "",
+    ),
+    "replay_ratio": (
+        "`gradient_steps` * `batch_size` / (`train_freq` * environments)",
+        "`batch_size` / `train_frequency`", "`training_intensity`", "",
+    ),
+    "batch_size": ("`batch_size`", "`batch_size`", "`train_batch_size_per_learner`", ""),
+    "n_step": ("`n_steps`, of DQN", "", "`n_step`", ""),
+    "target_update_interval": (
+        "`target_update_interval`", "`target_network_frequency`", "`target_network_update_freq`",
+        "",
+    ),
+    "explore_steps": (
+        "`exploration_fraction`, of the run", "`exploration_fraction`, of the run",
+        "a schedule, as `epsilon`", "",
+    ),
+    "epsilon": ("`exploration_final_eps`", "`end_e`", "the end of `epsilon`", ""),
+    "prioritized_alpha": ("", "", "`alpha`, of the buffer's config", ""),
+    "prioritized_beta": ("", "", "`beta`, of the buffer's config", ""),
+    "atoms": ("", "`n_atoms`", "`num_atoms`", ""),
+    "value_bound": ("", "`v_max`", "`v_max`", ""),
+}  # fmt: skip
+
+
+def here(name: str, known: Iterable[str]) -> list[str]:
+    """The settings, of those known, for which others have this name."""
+    return [
+        field
+        for field, cells in TABLE.items()
+        if field in known
+        and any(
+            name in re.findall(r"`(\w+)(?=[`=])", cell.split(",")[0])
+            for cell in cells
+            if cell.startswith("`")
+        )
+    ]
