@@ -57,13 +57,14 @@ class Beyond(toys.Guess):
 
 
 def test_a_number_outside_its_box_is_told_once_with_its_place_and_its_bounds() -> None:
-    (odd,) = remotely_rl.check(Beyond)
+    (odd,) = remotely_rl.check(Beyond, steps=9)
     assert odd.startswith("the observation['x'] has 1.5 at [0, 1]; its space has -1.0 to 1.0: ")
 
 
 @pytest.mark.usefixtures("local")
 def test_a_run_tells_of_it_at_its_start(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with begin("a2c", a2c.Config, a2c.Config(env=Beyond), run=tmp_path / "run"):
+    config = a2c.Config(env=Beyond, probe_steps=2)
+    with begin("a2c", a2c.Config, config, run=tmp_path / "run"):
         pass
     assert capsys.readouterr().out.count("has 1.5 at [0, 1]; its space has -1.0 to 1.0") == 1
 

@@ -308,7 +308,8 @@ def test_what_cannot_be_resumed_says_why(
 def test_a_partial_is_resumed_with_its_arguments_or_under_the_name_that_all_had(
     tmp_path: Path,
 ) -> None:
-    run, config = tmp_path / "run", dataclasses.replace(TRAINED, env=partial(toys.Counting, 5))
+    env, run = partial(toys.Counting, 5), tmp_path / "run"
+    config = dataclasses.replace(TRAINED, env=env, probe_steps=2)
     a2c.train(config, run=run)
     other = dataclasses.replace(config, env=partial(toys.Counting, 6))
     with pytest.raises(TrainingError, match=r"a run on Counting\(5\), not on Counting\(6\)"):
