@@ -43,7 +43,7 @@ def test_what_an_algorithm_has_is_told_and_nothing_else() -> None:
     assert progress.learning(told) == [
         "value loss 2.0000", "epsilon 0.100", "mean Q 1.500", "TD error 0.2500"
     ]  # fmt: skip
-    assert "epsilon 0.100  mean Q 1.500  staleness" in progress.line(told, NO_LIMITS)
+    assert "epsilon 0.100  mean Q 1.500  rate" in progress.line(told, NO_LIMITS)
     assert progress.learning(row()) == ["policy loss 1.5000", "entropy 1.000"]
 
 
