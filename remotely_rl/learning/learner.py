@@ -60,6 +60,8 @@ METRICS = (
 # multiples of its bounds.
 STEERED_FROM, FACTOR, ABOVE, BELOW = 1e-3, 1.5, 4.0, 0.1
 
+HORIZON = 100_000  # targets, or rewards, by which the units of values are known
+
 
 ABSENT: Any = None  # of Losses: what an algorithm does not have
 
@@ -162,7 +164,7 @@ class ValueScale:
         """Of experience, what `update` is to count in [N]."""
         return targets
 
-    def update(self, seen: Tensor, horizon: int = 100_000) -> None:
+    def update(self, seen: Tensor, horizon: int = HORIZON) -> None:
         """Counts targets in (Chan et al.'s parallel update)."""
         rows = seen.numel()
         total = self.count + rows
@@ -195,7 +197,7 @@ class RewardScale(ValueScale):
     def seen(self, targets: Tensor, reward: Tensor) -> Tensor:
         return reward[reward != 0]
 
-    def update(self, seen: Tensor, horizon: int = 100_000) -> None:
+    def update(self, seen: Tensor, horizon: int = HORIZON) -> None:
         """Counts rewards in."""
         total = self.count + seen.numel()
         if total:
@@ -412,7 +414,10 @@ class Learner(Generic[C]):
         asked = "learning_rate" in self.config.overridden  # then it begins anew
         if state["rate_given"] == self.learning_rate.start and not asked:
             self.learning_rate.value = state["rate"]
-        self.value_scale = type(self.value_scale)(*state["scale"])
+        moments = state["scale"]
+        if isinstance(self.value_scale, RewardScale) and self.version and not moments[2]:
+            moments = 0.0, 1.0, HORIZON  # an earlier version's values had no unit: it comes slowly
+        self.value_scale = type(self.value_scale)(*moments)
         self.model.load_state_dict(state["model"])
         # Torch would keep the tensors that it is given, and Adam writes into them.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
