@@ -20,8 +20,9 @@ def row(seconds: float = 4.0) -> Row:
     tally.sampled(640, [Episode(-21.0, 800), Episode(-19.0, 1000)], {"environment": 3.0})
     tally.spent("inference", 1.5)
     tally.spent("waiting", 0.5)
-    tally.learnt({"train/policy_loss": 1.0, "train/learning_rate": 1e-4}, staleness=[1, 3])
-    tally.learnt({"train/policy_loss": 2.0, "train/learning_rate": 3e-4}, staleness=[0])
+    for loss, entropy, rate, staleness in ((1.0, 0.5, 1e-4, [1, 3]), (2.0, 1.5, 3e-4, [0])):
+        update = {"policy_loss": loss, "entropy": entropy, "learning_rate": rate}
+        tally.learnt({f"train/{name}": value for name, value in update.items()}, staleness)
     return tally.close(seconds)
 
 
