@@ -30,8 +30,12 @@ WAYS: dict[str, dict[str, str]] = {
     "GOMP_SPINCOUNT=30000": {"GOMP_SPINCOUNT": "30000"},
     "GOMP_SPINCOUNT=100000": {"GOMP_SPINCOUNT": "100000"},
     "one thread": {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"},
-}
-SET = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")
+    # As learners do in bfloat16: threads.Threads says how many.  Measure it for ten seconds.
+    "following": {
+        "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000", "REMOTELY_BENCH_FOLLOWS": "1"
+    },
+}  # fmt: skip
+SET = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "REMOTELY_BENCH_FOLLOWS")
 # Side of the images, and rows of an update.
 WORK = [(84, 32), (84, 512), (42, 512)]
 READY = "ready"
@@ -43,6 +47,7 @@ def serve() -> None:
 
     from remotely_rl import networks  # noqa: PLC0415
     from remotely_rl.environments.observations import Leaf  # noqa: PLC0415
+    from remotely_rl.learning.threads import Threads  # noqa: PLC0415
     from remotely_rl.networks import precision  # noqa: PLC0415
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
@@ -60,13 +65,19 @@ def serve() -> None:
     cpu = torch.device("cpu")
     dtypes = {side: precision.of("auto", network, cpu) for side, network in by_side.items()}
 
+    most = torch.get_num_threads() if "REMOTELY_BENCH_FOLLOWS" in os.environ else 1
+    threads = Threads(most, lambda said: None)
+
     def step(side: int, rows: int) -> None:
+        began = time.perf_counter()
         with precision.computing(dtypes[side], cpu):
             policy, value = by_side[side](images[side, rows])
         loss = policy.log_softmax(-1).square().mean() + value.square().mean()
         optimizers[side].zero_grad()
         loss.backward()
         optimizers[side].step()
+        if most > 1 and threads.updated(time.perf_counter() - began):
+            torch.set_num_threads(threads.count)
 
     for side, rows in WORK:
         step(side, rows)
@@ -92,7 +103,9 @@ def busy(is_busy: bool) -> Iterator[None]:
         other.wait()
 
 
-def measure(rounds: int, for_s: float) -> dict[tuple[int, int, str, bool], list[float]]:
+def measure(
+    rounds: int, for_s: float, ways: list[str]
+) -> dict[tuple[int, int, str, bool], list[float]]:
     """Milliseconds of an update, a number a round, by side, rows, way, and whether it is busy."""
     bare = {name: value for name, value in os.environ.items() if name not in SET}
     command = [sys.executable, "-c", "from tools.bench_rl import waiting; waiting.serve()"]
@@ -101,6 +114,7 @@ def measure(rounds: int, for_s: float) -> dict[tuple[int, int, str, bool], list[
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**bare, **given}
         )
         for way, given in WAYS.items()
+        if way in ways
     }
     found: dict[tuple[int, int, str, bool], list[float]] = {}
     for server in servers.values():
@@ -135,17 +149,19 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     asked = parser.parse_args()
-    found = measure(asked.rounds, asked.seconds)
-    print("| update | way | alone, ms | of passive | beside a busy process, ms | slower by |")
+    found = measure(asked.rounds, asked.seconds, asked.ways)
+    other = "passive" if "passive" in asked.ways else asked.ways[0]
+    print(f"| update | way | alone, ms | of {other} | beside a busy process, ms | slower by |")
     print("| --- | --- | --- | --- | --- | --- |")
     for side, rows in WORK:
-        passive = found[side, rows, "passive", False]
-        for way in WAYS:
+        its = found[side, rows, other, False]
+        for way in asked.ways:
             alone, beside = (found[side, rows, way, is_busy] for is_busy in (False, True))
-            of_passive = [one / other for one, other in zip(alone, passive, strict=True)]
-            slower = [one / other for one, other in zip(beside, alone, strict=True)]
-            cells = map(middle, (alone, of_passive, beside, slower))
+            of_its = [mine / others for mine, others in zip(alone, its, strict=True)]
+            slower = [busy_ms / alone_ms for busy_ms, alone_ms in zip(beside, alone, strict=True)]
+            cells = map(middle, (alone, of_its, beside, slower))
             print(f"| {side}x{side}, {rows} rows | {way} | {' | '.join(cells)} |")
 
 
