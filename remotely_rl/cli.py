@@ -367,7 +367,12 @@ def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
     from remotely_rl.runs import curve  # noqa: PLC0415 - as in train_one
 
     # In a run folder, the one that is there is of the same rows.
-    out = out or str(Path(os.path.commonpath([Path(run).resolve() for run in runs]), "curve.png"))
+    if out is None:
+        beside = Path(os.path.commonpath([Path(run).resolve() for run in runs]))
+        out = str(
+            (beside if len(beside.parts) > 1 and os.access(beside, os.W_OK) else Path())
+            / "curve.png"
+        )
     with told():
         empty = curve.compare(runs, out, over)
     for run in empty:

@@ -31,6 +31,7 @@ class Range:
         return f"from {self.low:g} to {self.high:g}"
 
 
+PLAIN: dict[type, str] = {bool: "True or False", str: "a str"}
 COUNT = Range(1)
 NOT_NEGATIVE = Range(0)
 FRACTION = Range(0, 1)
@@ -92,10 +93,14 @@ def check(made: Any) -> None:
     """
     for name, kind, _, bounds, _ in settings(type(made)):
         value = getattr(made, name)
+        for plain_kind, what in PLAIN.items():
+            if kind is plain_kind and not isinstance(value, plain_kind):
+                raise TrainingError(f"{name} must be {what}, not {value!r}")
         number = next((one for one in (int, float) if kind in (one, one | None)), None)
         if number is None or (value is None and kind is not number):
             continue
-        if not isinstance(value, numbers.Real):
+        is_one = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not is_one or not math.isfinite(value):
             raise TrainingError(f"{name} must be a number, not {value!r}")
         if number is int and not (isinstance(value, numbers.Integral) or value % 1 == 0):
             raise TrainingError(f"{name} must be a whole number, not {value!r}")

@@ -86,7 +86,8 @@ class Config(Common):
     # the mean was -17 after 150,000 steps; with these it was -15.
     n_step: fields.NStep = 5
     learning_rate: fields.LearningRate = 6e-4
-    learning_rate_end: fields.LearningRateEnd = 2e-4
+    learning_rate_end: fields.LearningRateEnd = None
+    rate_end: ClassVar[float] = 2e-4
     horizon: ClassVar[int] = 500_000
     values_in_rewards: ClassVar[bool] = True
     scale_rate: fields.ScaleRate = "none"
@@ -298,8 +299,9 @@ def update(learner: QLearner, steps: Steps, env_steps: int, progress: float) -> 
     errors = priority.cpu().numpy()
     q, atoms = heads.detach(), learner.model.atoms
     q = categorical.expected(q, atoms) if learner.model.is_distributional else q
-    metrics["train/q_mean"] = q.mean().item()
-    metrics["train/td_error"] = float(errors.mean())
+    unit = 1.0 if learner.model.is_distributional else learner.value_scale.std  # of rewards
+    metrics["train/q_mean"] = q.mean().item() * unit
+    metrics["train/td_error"] = float(errors.mean()) * unit
     return Update(metrics, errors)
 
 

@@ -101,6 +101,7 @@ class Common:
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
     horizon: ClassVar[int] = 1_000_000  # see anneal_steps
+    rate_end: ClassVar[float] = 1e-4  # see learning_rate_end
     values_in_rewards: ClassVar[bool] = False  # see learner.RewardScale
 
     # In which fields the form that the algorithm has in its paper differs from the defaults.
@@ -153,6 +154,10 @@ class Common:
             return {}
         return dict.fromkeys(("sticky_actions", "life_loss_is_terminal"), "it is of Atari games")
 
+    def comes_to(self, name: str) -> Any:
+        """What a field is, also where others decide."""
+        return target_kl_of(self) if name == "target_kl" else getattr(self, name)
+
     def remarks(self) -> list[str]:
         """What a run says of its settings: those that do nothing, and what the paper's form has."""
         usual = {field.name: field.default for field in dataclasses.fields(self)}
@@ -164,7 +169,7 @@ class Common:
         differs = [
             settings.option(name, value)
             for name, value in self.paper.items()
-            if getattr(self, name) != value and (name != "image_size" or is_atari(self.env))
+            if self.comes_to(name) != value and (name != "image_size" or is_atari(self.env))
         ]
         if differs:
             said.append(f"not the form of its paper, which has {' '.join(differs)}")

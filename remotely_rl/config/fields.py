@@ -49,7 +49,8 @@ NormalizeAdvantage = Annotated[bool, "scale advantages to mean 0 and standard de
 LearningRate = Annotated[float, "Adam's learning rate at the start", NOT_NEGATIVE]
 LearningRateEnd = Annotated[
     float | None,
-    "learning rate at the end of the schedule; none: 0.0001, or learning_rate if that is lower",
+    "learning rate at the end of the schedule; none: {cls.rate_end:g}, or learning_rate if that is"
+    " lower",
     NOT_NEGATIVE,
 ]
 RateOrSteered = Annotated[

@@ -84,6 +84,8 @@ def name_of(source: Source) -> str:
 
 def _word_of(value: Any) -> str:
     """Return an argument as every process would write it, without its place in memory."""
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_word_of, value)))}}}"
     return name_of(value) if callable(value) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 

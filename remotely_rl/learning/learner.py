@@ -95,10 +95,13 @@ class LearningRate:
     horizon has to be guessed.
     """
 
-    def __init__(self, start: float, end: float | None = None, target_kl: float = 0.0):
-        """`end` is 1e-4 by default, or `start` if that is lower."""
+    def __init__(
+        self, start: float, end: float | None = None, target_kl: float = 0.0,
+        usual_end: float = Common.rate_end,
+    ):  # fmt: skip
+        """`end` is the usual one by default, or `start` if that is lower."""
         self.start = self.value = start
-        self.end = min(1e-4, start) if end is None else end
+        self.end = min(usual_end, start) if end is None else end
         self.target_kl = target_kl
         self._range = self.end * BELOW, start * ABOVE
 
@@ -106,7 +109,7 @@ class LearningRate:
     def of(cls, config: Any) -> "LearningRate":
         """The rate that a config asks for; all algorithms have fields of these names."""
         start = STEERED_FROM if config.learning_rate is None else config.learning_rate
-        return cls(start, config.learning_rate_end, target_kl_of(config))
+        return cls(start, config.learning_rate_end, target_kl_of(config), config.rate_end)
 
     def __str__(self) -> str:
         if not self.target_kl:
@@ -151,7 +154,7 @@ class ValueScale:
         self.count = count
 
     @property
-    def moments(self) -> tuple[float, float, float]:
+    def moments(self) -> tuple[float, ...]:
         """What it is made of: pass these to make another."""
         return self.mean, self.variance, self.count
 
@@ -194,11 +197,20 @@ class RewardScale(ValueScale):
     as the agent learns.
     """
 
+    def __init__(self, variance: float = 1.0, count: float = 0.0):
+        super().__init__(0.0, variance, count)
+
+    @property
+    def moments(self) -> tuple[float, ...]:
+        return self.variance, self.count
+
     def seen(self, targets: Tensor, reward: Tensor) -> Tensor:
         return reward[reward != 0]
 
     def update(self, seen: Tensor, horizon: int = HORIZON) -> None:
-        """Counts rewards in."""
+        """Counts rewards in, unless the unit is to stay 1."""
+        if self.count == math.inf:
+            return
         total = self.count + seen.numel()
         if total:
             squares = float(seen.double().square().sum())
@@ -223,6 +235,17 @@ def scale_of(config: Common) -> ValueScale:
     # Until there are targets, values count for nothing: beside the noise of a new network, rewards
     # of 1e-6 would be nothing.
     return RewardScale() if config.values_in_rewards else ValueScale(variance=0.0)
+
+
+def restored(fresh: ValueScale, moments: Sequence[float]) -> ValueScale:
+    """The units that a checkpoint has.
+
+    Earlier versions kept three numbers, and learnt action values in the unit of rewards: such a run
+    goes on in it, since its network would have to learn any other anew.
+    """
+    if isinstance(fresh, RewardScale) and len(moments) == 3:
+        return RewardScale(1.0, math.inf)
+    return type(fresh)(*moments)
 
 
 def clipped_share(reward: NDArray[np.float32], valid: NDArray[np.bool_], bound: float) -> float:
@@ -414,10 +437,7 @@ class Learner(Generic[C]):
         asked = "learning_rate" in self.config.overridden  # then it begins anew
         if state["rate_given"] == self.learning_rate.start and not asked:
             self.learning_rate.value = state["rate"]
-        moments = state["scale"]
-        if isinstance(self.value_scale, RewardScale) and self.version and not moments[2]:
-            moments = 0.0, 1.0, HORIZON  # an earlier version's values had no unit: it comes slowly
-        self.value_scale = type(self.value_scale)(*moments)
+        self.value_scale = restored(self.value_scale, state["scale"])
         self.model.load_state_dict(state["model"])
         # Torch would keep the tensors that it is given, and Adam writes into them.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))

@@ -33,6 +33,7 @@ from remotely_rl.learning.learner import (
     Losses,
     gae_batch,
     normalizes_values,
+    restored,
     scale_of,
 )
 from remotely_rl.learning.parameter_server import PushResult
@@ -73,7 +74,7 @@ class Broadcast(NamedTuple):
     env_steps: int  # of all workers
     progress: float  # how much of the schedule is over
     statistics: networks.State  # of the input
-    scale: tuple[float, float, float] = (0.0, 1.0, 0.0)  # of the values: ValueScale.moments
+    scale: tuple[float, ...] = (0.0, 1.0, 0.0)  # of the values: ValueScale.moments
 
 
 def make_rule(config: "Shared", parameters: Tensor) -> Rule:
@@ -170,7 +171,7 @@ class SharedLearner:
         """Goes back to what `state` returned; contributions that were in flight are lost."""
         self.flat.module.load_state_dict(state["model"])
         self.rule.load(state["rule"])
-        self.scale = type(self.scale)(*state["scale"])
+        self.scale = restored(self.scale, state["scale"])
         self._counted, self._statistics = self.rule.version, None
 
 

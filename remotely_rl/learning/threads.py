@@ -16,8 +16,8 @@ as long with two threads, and as long as ever with one.  `python -m tools.bench_
 measures in the precision of learners.
 
 So there, and only there, the number of threads follows the load of the machine (`Threads`).  The
-last bits of sums depend on it: a run that was told to use fewer does not repeat bit for bit.  On a
-machine where nobody else computes it is never changed.
+last bits of sums depend on it: a run that has tried fewer does not repeat bit for bit, and says so.
+On a machine where nobody else computes while the learner learns it is never changed.
 """
 
 import contextlib
@@ -91,29 +91,32 @@ class Threads:
     caller measured them.
     """
 
-    def __init__(
-        self, most: int, say: Callable[[str], None], waited_s: Callable[[], float] = waited_s
-    ):
-        """`say` is told each time that fewer threads are kept."""
+    def __init__(self, most: int, say: Callable[[str, str], None]):
+        """`say` is told a topic and a sentence: that fewer are tried, at first, and are kept."""
         self.count = self._most = most
-        self._say, self._waited_s = say, waited_s
+        self._say = say
+        self._has_tried = False
         self._before: tuple[int, float] | None = None  # the count before a trial; seconds an update
         self._rest_s = 0.0  # until something else may be tried
         self._resting_s = REST_S
         self._begin()
 
-    def updated(self, seconds: float) -> bool:
-        """Count an update in; return whether `count` has changed."""
+    def updated(self, seconds: float, waited_s: float) -> bool:
+        """Count an update in, in which threads waited for a core; return whether `count` changed.
+
+        `waited_s` is added up over threads.
+        """
         self._rest_s -= seconds
         if self._is_new and seconds < TRIAL_S:  # the first with another count prepares its kernels
             self._begin()
             return False
         self._seconds += seconds
+        self._waited_s += waited_s
         self._updates += 1
         if self._seconds < (WINDOW_S if self._before is None else TRIAL_S):
             return False
         count, each = self.count, self._seconds / self._updates
-        is_crowded = self._waited_s() - self._waited_before_s > CROWDED * self._seconds
+        is_crowded = self._waited_s > CROWDED * self._seconds
         if self._before is not None:
             before, took = self._before
             self._before = None
@@ -124,13 +127,20 @@ class Threads:
             self.count = count if is_better else before
             if is_better and count < before:
                 self._say(
+                    "fewer threads kept",
                     "other processes take cores from the learner: an update took"
                     f" {1000 * took:.0f} ms with {before} threads, and takes {1000 * each:.0f} with"
-                    f" {count}.  It uses fewer while that lasts, and will not repeat bit for bit;"
-                    " learner_threads fixes their number"
+                    f" {count}, which it uses while that lasts",
                 )
         elif self._rest_s <= 0 and is_crowded and count > 1:
             self.count, self._before = count // 2, (count, each)
+            if not self._has_tried:
+                self._has_tried = True
+                self._say(
+                    "fewer threads tried",
+                    "the learner's threads wait for cores, so it tries fewer; the run will not"
+                    " repeat bit for bit.  learner_threads fixes their number",
+                )
         elif self._rest_s <= 0 and count < self._most:
             self.count, self._before = min(2 * count, self._most), (count, each)
         self._begin(is_new=self.count != count)
@@ -138,5 +148,4 @@ class Threads:
 
     def _begin(self, is_new: bool = False) -> None:
         self._is_new = is_new
-        self._seconds, self._updates = 0.0, 0
-        self._waited_before_s = self._waited_s()
+        self._seconds, self._waited_s, self._updates = 0.0, 0.0, 0

@@ -35,15 +35,19 @@ REMOVED = {
     "a3c": ("target_kl", "device", "learner_threads"),
     "n_step_q": (
         "target_kl", "device", "learner_threads", "normalize_advantage", "entropy_coef",
-        "entropy_coef_end", "value_coef", "normalize_values",
+        "entropy_coef_end", "value_coef",
     ),
 }  # fmt: skip
 
 # Fields of config.json that an algorithm had, with the one value by which it learns today as then.
 ONLY = {
-    **{name: {"lstm": 0} for name in ("ga3c", "n_step_q", "dqn", "c51", "rainbow")},
+    **{name: {"lstm": 0} for name in ("ga3c", "dqn", "c51", "rainbow")},
     "sac": {"lstm": 0, "n_step": 1},
+    "n_step_q": {"lstm": 0, "normalize_values": False},
 }
+
+# What config.json said where nothing was given, when a rate was steered whether given or not.
+STEERED = {"target_kl": 0.01, "learning_rate": 1e-3}
 
 # Fields of config.json that every algorithm had, with their default in all environments, and that
 # meant something in Atari games alone.

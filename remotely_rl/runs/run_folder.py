@@ -116,6 +116,9 @@ def read(run: str | Path) -> RunConfig:
             for name, only in earlier_names.ONLY.get(algorithm, {}).items():
                 if config.get(name) == only:
                     del config[name]
+            if "probe_steps" not in config and earlier_names.STEERED.items() <= config.items():
+                for name in earlier_names.STEERED:
+                    del config[name]
             if "frame_stack" not in config and not is_atari(env):
                 for name in earlier_names.ATARI_DEFAULTS:
                     config.pop(name, None)

@@ -43,7 +43,7 @@ from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
-from remotely_rl.learning.threads import Threads
+from remotely_rl.learning.threads import Threads, waited_s
 from remotely_rl.runs import checkpoint
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.output import Output
@@ -150,7 +150,7 @@ class Session(Generic[C]):
         self._saveable: Saveable | None = None
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []
-        self._learning_s = 0.0  # how long the last block of learning took
+        self._learning = 0.0, 0.0  # seconds of the last block of learning; waited for a core in it
         self._warned: set[str] = set()
         self._at_end = ExitStack()
         self._at_end.callback(self._process.restore)
@@ -276,12 +276,17 @@ class Session(Generic[C]):
     @contextmanager
     def spending(self, phase: str) -> Iterator[None]:
         """Counts the time of a block in, for a phase that `metrics.py` names."""
+        waited_s = self._waited_s(phase)
         start = time.perf_counter()
         yield
         spent = time.perf_counter() - start
         self.tally.spent(phase, spent)
         if phase == "learning":
-            self._learning_s = spent
+            self._learning = spent, self._waited_s(phase) - waited_s
+
+    def _waited_s(self, phase: str) -> float:
+        """How long threads have waited for a core, where their number follows that."""
+        return waited_s() if phase == "learning" and self.threads is not None else 0.0
 
     def learnt(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
         """Counts an update in; writes what is due."""
@@ -291,7 +296,7 @@ class Session(Generic[C]):
     def count_update(self, metrics: dict[str, float], staleness: Sequence[int] = ()) -> None:
         """Counts an update in, of several after which the learner is whole."""
         self._recorder.count_update(metrics, staleness)
-        if self.threads is not None and self.threads.updated(self._learning_s):
+        if self.threads is not None and self.threads.updated(*self._learning):
             torch.set_num_threads(self.threads.count)
 
     def tick(self) -> None:

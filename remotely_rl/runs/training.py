@@ -6,6 +6,7 @@ train(Config(env="CartPole-v1"))
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -181,13 +182,19 @@ def config_of(
     _, kept = run_folder.reopen(Path(run), algorithm)
     known = [field.name for field in dataclasses.fields(kind)]
     for name in kept:
+        if name in earlier_names.ONLY.get(algorithm, {}):
+            raise TrainingError(
+                f"{run} was trained with {name}={kept[name]}, as {algorithm} no longer is: use"
+                " the version that made it, or train anew"
+            )
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
     given = given or {}
     config = kind(**{**kept, **given})
     object.__setattr__(config, "overridden", frozenset(given))
     env = config.env
-    if env == kept["env"] and ":" not in str(env) and env not in gymnasium.registry:
+    is_id = re.fullmatch(r"[\w.]+:[\w./-]+", str(env)) is not None  # of a module
+    if env == kept["env"] and not is_id and env not in gymnasium.registry:
         raise TrainingError(
             f"{run} was trained on {env}, which Gymnasium does not know; if it is a callable of"
             " your own, pass it: env=, or --env FILE.py:NAME"

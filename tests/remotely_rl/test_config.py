@@ -123,6 +123,8 @@ def test_the_form_of_its_paper_can_be_asked_for(name: str) -> None:
     assert kind().unused().keys() <= {field.name for field in dataclasses.fields(kind)}
     config = kind(**kind.paper)
     assert not any("paper" in said for said in config.remarks())
+    if hasattr(kind, "target_kl"):  # which is 0 then
+        assert not any("target-kl" in said for said in kind(learning_rate=1e-4).remarks())
 
 
 def test_a_whole_number_is_one_whatever_it_comes_in() -> None:
@@ -134,7 +136,7 @@ def test_a_whole_number_is_one_whatever_it_comes_in() -> None:
     assert json.dumps(given) == "[1000000, 2, 2000, 0.5]"
     with pytest.raises(TrainingError, match=r"actors must be a whole number, not 1\.5"):
         ppo.Config(actors=1.5)  # type: ignore[arg-type]
-    with pytest.raises(TrainingError, match="total_steps must be a whole number, not inf"):
+    with pytest.raises(TrainingError, match="total_steps must be a number, not inf"):
         ppo.Config(total_steps=math.inf)  # type: ignore[arg-type]
 
 
@@ -145,8 +147,11 @@ def test_a_whole_number_is_one_whatever_it_comes_in() -> None:
         ({"total_steps": -1}, "steps must be at least 0, not -1"),
         ({"gamma": 1.5}, "gamma must be from 0 to 1, not 1.5"),
         ({"image_size": 10}, "image_size must be at least 20, not 10"),
-        ({"learning_rate": math.nan}, "learning_rate must be at least 0, not nan"),
+        ({"learning_rate": math.nan}, "learning_rate must be a number, not nan"),
         ({"actors": "many"}, "actors must be a number, not 'many'"),
+        ({"epochs": True}, "epochs must be a number, not True"),
+        ({"overlap": "no"}, "overlap must be True or False, not 'no'"),
+        ({"precision": 3}, "precision must be a str, not 3"),
         ({"gamma": None}, "gamma must be a number, not None"),
         ({"seed": [1]}, r"seed must be a number, not \[1\]"),
     ],

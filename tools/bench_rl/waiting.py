@@ -47,7 +47,7 @@ def serve() -> None:
 
     from remotely_rl import networks  # noqa: PLC0415
     from remotely_rl.environments.observations import Leaf  # noqa: PLC0415
-    from remotely_rl.learning.threads import Threads  # noqa: PLC0415
+    from remotely_rl.learning.threads import Threads, waited_s  # noqa: PLC0415
     from remotely_rl.networks import precision  # noqa: PLC0415
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
@@ -66,17 +66,17 @@ def serve() -> None:
     dtypes = {side: precision.of("auto", network, cpu) for side, network in by_side.items()}
 
     most = torch.get_num_threads() if "REMOTELY_BENCH_FOLLOWS" in os.environ else 1
-    threads = Threads(most, lambda said: None)
+    threads = Threads(most, lambda topic, said: None)
 
     def step(side: int, rows: int) -> None:
-        began = time.perf_counter()
+        began, waited = time.perf_counter(), waited_s() if most > 1 else 0.0
         with precision.computing(dtypes[side], cpu):
             policy, value = by_side[side](images[side, rows])
         loss = policy.log_softmax(-1).square().mean() + value.square().mean()
         optimizers[side].zero_grad()
         loss.backward()
         optimizers[side].step()
-        if most > 1 and threads.updated(time.perf_counter() - began):
+        if most > 1 and threads.updated(time.perf_counter() - began, waited_s() - waited):
             torch.set_num_threads(threads.count)
 
     for side, rows in WORK:

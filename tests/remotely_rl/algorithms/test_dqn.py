@@ -148,14 +148,6 @@ def test_what_is_learnt_does_not_depend_on_the_unit_of_rewards() -> None:
         torch.testing.assert_close(other, weights[0], rtol=1e-4, atol=1e-5)
 
 
-def test_values_of_an_earlier_run_keep_the_unit_that_they_had() -> None:
-    state = learner().state() | {"version": 5, "scale": [0.0, 1.0, 0.0]}
-    ours = learner()
-    ours.load(state)
-    ours.value_scale.update(torch.tensor([100.0]))
-    assert 1 < ours.value_scale.std < 1.1
-
-
 def test_a_step_of_no_weight_changes_nothing() -> None:
     ours = learner()
     before = toys.weights(ours.model)

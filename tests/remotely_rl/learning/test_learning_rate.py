@@ -78,3 +78,9 @@ def test_a_rate_that_is_given_is_not_steered_unless_that_is_given_too(
     assert str(rate) == told
     rate.steer(0.0)
     assert (rate.value > rate.start) == ("steered" in told)
+
+
+@pytest.mark.parametrize("name", ["dqn", "c51", "rainbow", "a2c", "a3c", "n_step_q"])
+def test_a_low_rate_that_is_given_does_not_rise(name: str) -> None:
+    rate = LearningRate.of(algorithms.named(name).Config(learning_rate=1e-5))
+    assert rate.end == rate.start == 1e-5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from remotely_rl.learning.learner import RewardScale, ValueScale
+from remotely_rl.learning.learner import RewardScale, ValueScale, restored
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-9, 1e9])
@@ -41,3 +41,17 @@ def test_action_values_are_in_units_of_the_rewards_that_are_not_0() -> None:
         scale.update(scale.seen(torch.full_like(reward, 100.0), reward))
     assert scale.mean == 0
     assert scale.std == pytest.approx(math.sqrt((9 + 16) / 2))
+
+
+def test_action_values_of_an_earlier_run_keep_the_unit_of_rewards() -> None:
+    scale = restored(RewardScale(), [0.0, 1.0, 0.0])
+    for known in (scale, restored(RewardScale(), scale.moments)):  # resumed once more
+        known.update(torch.tensor([100.0]))
+        assert known.std == 1
+
+
+@pytest.mark.parametrize("fresh", [ValueScale(), RewardScale()])
+def test_a_scale_goes_on_where_a_checkpoint_ended(fresh: ValueScale) -> None:
+    saved = type(fresh)()
+    saved.update(torch.tensor([3.0, -4.0]))
+    assert restored(fresh, list(saved.moments)).moments == saved.moments

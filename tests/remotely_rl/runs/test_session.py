@@ -222,15 +222,17 @@ def test_a_learner_goes_on_with_the_threads_that_its_last_update_is_found_to_nee
     tmp_path: Path,
 ) -> None:
     class Fewer(Threads):
-        def updated(self, seconds: float) -> bool:
+        def updated(self, seconds: float, waited_s: float) -> bool:
             took.append(seconds)
+            waited.append(waited_s)
             self.count = 1
             return True
 
     took: list[float] = []
+    waited: list[float] = []
     torch.set_num_threads(2)
     with session(tmp_path) as run:
-        run.threads = Fewer(2, run.say)
+        run.threads = Fewer(2, run.warn)
         for phase in ("learning", "waiting"):
             with run.spending(phase):
                 pass

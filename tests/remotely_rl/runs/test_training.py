@@ -159,13 +159,18 @@ def test_fields_that_an_algorithm_never_used_are_left_out_of_the_config_of_an_ea
 
 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_the_schedule_of_an_earlier_run_stays_what_it_was(name: str, tmp_path: Path) -> None:
+def test_the_schedule_and_the_rate_of_an_earlier_run_stay_what_they_were(
+    name: str, tmp_path: Path
+) -> None:
     kind = algorithms.named(name).Config
     folder = create(tmp_path / "run", name, kind(env="CartPole-v1", total_steps=500))
     content = json.loads(folder.config.read_text())
     content["config"] |= {"decay_steps": 300_000, "lstm": 0}
     content["config"] |= {"n_step": 1} if name == "sac" else {}
-    del content["config"]["anneal_steps"]
+    if hasattr(kind, "target_kl"):  # steered, and a rate that is given from now on is not
+        content["config"] |= {"kl_target": 0.01, "learning_rate": 1e-3}
+        del content["config"]["target_kl"]
+    del content["config"]["anneal_steps"], content["config"]["probe_steps"]
     folder.config.write_text(json.dumps(content))
     config = training.config_of(kind, name, folder.path)
     assert config == kind(env="CartPole-v1", total_steps=500, anneal_steps=300_000)
@@ -186,7 +191,7 @@ def test_what_an_earlier_run_was_asked_for_and_an_algorithm_cannot_do_is_told(
     content = json.loads(folder.config.read_text())
     content["config"][field] = 4
     folder.config.write_text(json.dumps(content))
-    with pytest.raises(TrainingError, match=f"{name} has no option '{field}'"):
+    with pytest.raises(TrainingError, match=f"was trained with {field}=4, as {name} no"):
         training.config_of(kind, name, folder.path)
 
 
