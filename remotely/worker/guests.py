@@ -147,6 +147,10 @@ class Guests:
             guest.arrived = msgspec.structs.replace(guest.arrived, request=hosted.request)
             guest.seal = hosted.seal
             self.tell(hosted.actor, msgspec.structs.replace(hosted, seal=b""))
+        else:  # it ended while the master was asked, and so nobody was told
+            why = "the process that served it ended as it arrived"
+            obituary = control.Obituary(actor=hosted.actor, life=0, why=why)
+            self._send(control.Died(obituary=obituary))
 
     def hear_not_hosted(self, refusal: control.NotHosted) -> None:
         """The master has not taken one."""

@@ -190,3 +190,12 @@ def test_strangers_that_come_and_go_have_no_guest_looked_at(
     played.guest.close()
     played.obituary()  # of what was cut after the strangers
     assert ticks <= 2 + (time.monotonic() - begun) / LOOK_EVERY_S
+
+
+def test_of_one_that_has_ended_before_the_master_has_taken_it_the_master_is_told(
+    played: Played,
+) -> None:
+    request, _ = about("gone")
+    played.guests.hear_hosted(control.Hosted(actor="gone", request=request, seal=b"s"))
+    (death,) = [one for one in played.said if isinstance(one, control.Died)]
+    assert death.obituary.actor == "gone"
