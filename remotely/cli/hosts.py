@@ -86,8 +86,8 @@ def _tell(outcomes: "Iterator[Outcome]", count: int, what: str, done: list[str])
     """Print each outcome as it comes, and add the hosts that are done to `done`."""
     failed: list[str] = []
     for outcome in outcomes:
+        (done if outcome.is_done else failed).append(outcome.host)  # first: Ctrl-C tells of it
         click.echo(shown(f"{outcome.host}: {outcome.said}"), err=not outcome.is_done)
-        (done if outcome.is_done else failed).append(outcome.host)
     if failed:
         raise RemotelyError(
             f"{count - len(failed)} of {count} machines {what}; not {', '.join(sorted(failed))}"

@@ -43,7 +43,11 @@ def add_key(role: Literal["client", "worker"], file: Path) -> None:
     click.echo(f"{file} is the key of a {role} ({member.pair.public.decode()}).")
 
 
-@key_commands.command("revoke", short_help="Cut off the holder of a key.")
+@key_commands.command(
+    "revoke",
+    short_help="Cut off the holder of a key.",
+    context_settings={"ignore_unknown_options": True},  # a key may begin with a dash
+)
 @click.argument("key", metavar="FILE-OR-KEY")
 def revoke_key(key: str) -> None:
     """Cut off the holder of a key: no new connection, no further call on those there are.

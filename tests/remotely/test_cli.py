@@ -24,6 +24,7 @@ import pytest
 
 from remotely.cli import actors as actor_commands
 from remotely.protocol import control
+from remotely.transport import key_files
 from tests.clusters import DEADLINE_S, SCRIPTS, free_port, wait_until
 from tests.command import Machine, add, copied_key
 
@@ -141,6 +142,12 @@ def test_two_clusters_on_one_machine_stop_each_alone(machine: Machine, port: int
         assert f"--port {other}" in machine.refuses("status", "--port", port)
         assert f"--port {other}" in machine.refuses("stop", "--port", port)
     machine.does("stop", "--port", other)
+
+
+def test_a_key_that_begins_with_a_dash_is_no_option(machine: Machine) -> None:
+    key_files.make_keys(machine.keys)
+    said = machine.refuses("keys", "revoke", "-]c/=]:7Il+:5NgtT3&06$D2eWp/D[x7Jg7O49tN")
+    assert "is neither a key" in said
 
 
 def test_a_stopped_cluster_starts_again_with_the_same_keys(machine: Machine, port: int) -> None:
