@@ -118,7 +118,7 @@ class SharedLearner:
         self.config = config
         self.flat = Flat(model)
         self.rule = make_rule(config, self.flat.vector)
-        self._rate = LearningRate.of(config)
+        self.rate = LearningRate.of(config)  # where the rule has none of its own
         self.scale = scale_of(config)
         self._statistics: networks.State | None = None
         self._seen: dict[int, list[Report]] = {}
@@ -132,8 +132,8 @@ class SharedLearner:
 
     def broadcast(self, env_steps: int, progress: float) -> Broadcast:
         """Sets the rate that the schedule has by now; returns what workers need."""
-        self._rate.anneal(progress)
-        self.rule.set_rate(self._rate.value)
+        self.rate.anneal(progress)
+        self.rule.set_rate(self.rate.value)
         if self._statistics is None:
             self._statistics = networks.statistics_of(self.flat.module)
         return Broadcast(env_steps, progress, self._statistics, self.scale.moments)

@@ -70,6 +70,8 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
             f"{config.sync} is plain gradient descent at its own rate: learning_rate,"
             " learning_rate_end and optimizer are not used"
         )
+    else:
+        session.tally.gauges.append(lambda: {"train/learning_rate": learner.rate.value})
     session.restore(learner)
     torch.set_num_threads(1)  # the workers have the cores
 

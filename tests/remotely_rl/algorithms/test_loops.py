@@ -73,4 +73,5 @@ def test_a_run_goes_through_its_schedule_also_when_resumed_and_tells_what_its_al
     }
     of_learning = {column[6:] for column in told if column.startswith("train/")}
     assert of_learning - OF_ALL == HAS[name]
+    assert "learning_rate" in of_learning
     assert ("rollout/replay_fill" in told) == hasattr(algorithm.Config, "replay_rows")
