@@ -36,6 +36,7 @@ class PlayedWorker:
         self.says: list[msgspec.Struct] = []
         self.hosted: dict[str, control.Location] = {}
         self.is_registered = threading.Event()
+        self._has_parted = False
         self._loop = Loop()
         self._context = sockets.new_context()
         self._nonce = secrets.token_hex(16)
@@ -74,10 +75,17 @@ class PlayedWorker:
 
     def send_away(self) -> None:
         """Tell all guests that the cluster ends."""
-        self._loop.call(lambda: self._guests.close(for_good=True))
+        self._loop.call(lambda: self._part_with_guests(for_good=True))
+
+    def _part_with_guests(self, for_good: bool) -> None:
+        if not self._has_parted:
+            self._has_parted = True
+            self._guests.close(for_good)
 
     def close(self) -> None:
-        self._loop.stop()
+        # A worker's process would end here, and with it the ports of guests that have not left yet.
+        self._loop.call(lambda: self._part_with_guests(for_good=False))
+        self._loop.call(self._loop.stop)
         self._thread.join()
         self._link.close()
         self._context.destroy(linger=500)
