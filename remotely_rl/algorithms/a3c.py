@@ -111,7 +111,7 @@ def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWor
 
     def losses_at(policy: Tensor, value: Tensor, rows: Transitions, progress: float) -> Losses:
         entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
-        actions = actor.player.envs.actions
+        actions = actor.envs.actions
         return compute_losses(policy, value, rows, config, entropy_coef, actions)
 
     return sharing.SegmentWork(

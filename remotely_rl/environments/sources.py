@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from remotely.arguments import signature_of
@@ -28,6 +29,14 @@ class Watch(NamedTuple):
     step_timeout_s: float  # 0: no limit
 
 
+class Plan(NamedTuple):
+    """How the environments of a source are made, and what is known of them before."""
+
+    make: Callable[[int, Watch | None], VectorEnv[Any, Any, Any]]
+    lives: bool = False  # see `Environments`
+    channels_first: bool = False
+
+
 def make(
     source: Source,
     count: int,
@@ -35,37 +44,44 @@ def make(
     images: Images | None = None,
     watch: Watch | None = None,
 ) -> Environments:
-    """Make `count` environments from a Gymnasium id or from the user's own callable.
+    """Make `count` environments as `plan` says, and raise what that raises."""
+    how = plan(source, atari, images)
+    vector = how.make(count, watch)
+    return Environments(vector, lives=how.lives, channels_first=how.channels_first)
+
+
+def plan(source: Source, atari: Atari | None = None, images: Images | None = None) -> Plan:
+    """Return how to make environments from a Gymnasium id or from the user's own callable.
 
     A callable with a parameter `num_envs` (a VectorEnv class has one) is called once with it and
-    returns a Gymnasium VectorEnv.  Any other callable is called `count` times without arguments
-    and returns a Gymnasium Env each time.  `atari` is used for Atari games only, `images` for all
-    other environments.
+    returns a Gymnasium VectorEnv.  Any other callable is called once for each environment, without
+    arguments, and returns a Gymnasium Env each time.  `atari` is used for Atari games only,
+    `images` for all other environments.
 
-    Raises TrainingError for an unknown id, spaces that no policy fits, a callable that returns
-    something else, or observations that are not one image if `images` asks for one.
+    Raises TrainingError for an unknown id; and so does `Plan.make`, for spaces that no policy fits,
+    a callable that returns something else, or observations that are not one image if `images` asks
+    for one.
     """
-    images = images or Images()
+    images, atari = images or Images(), atari or Atari()
     check_is_known(source)
+    side_by_side = functools.partial(_side_by_side, images)
     if isinstance(source, str):
-        return _make_from_id(source, count, atari or Atari(), images, watch)
+        spec = gymnasium.registry.get(source)
+        if spec is not None and is_atari_id(source) and not observes_ram(spec):
+            native = functools.partial(_native, spec, atari)
+            return Plan(native, lives=atari.life_loss_is_terminal)
+        return Plan(
+            functools.partial(_registered, side_by_side, source),
+            channels_first=images.frame_stack > 1,
+        )
     if _takes_num_envs(source):
         if images.asked_for:
             raise TrainingError(
                 f"{name_of(source)} makes a vector environment, which {images.asked_for} cannot"
                 " change: preprocess its images yourself"
             )
-        vector = source(num_envs=count)
-        if not isinstance(vector, VectorEnv):
-            raise TrainingError(_wrong_type(source, vector, "gymnasium.vector.VectorEnv"))
-        if vector.num_envs != count:
-            raise TrainingError(
-                f"{name_of(source)} made {vector.num_envs} environments; expected {count}"
-            )
-        return Environments(_watched(vector, watch))
-    return Environments(
-        _side_by_side(source, count, images, watch), channels_first=images.frame_stack > 1
-    )
+        return Plan(functools.partial(_whole, source))
+    return Plan(functools.partial(side_by_side, source), channels_first=images.frame_stack > 1)
 
 
 def name_of(source: Source) -> str:
@@ -126,18 +142,31 @@ def check_is_known(source: Source) -> None:
         ) from None
 
 
-def _make_from_id(
-    env_id: str, count: int, atari: Atari, images: Images, watch: Watch | None
-) -> Environments:
-    spec = gymnasium.registry.get(env_id)
-    if spec is not None and is_atari_id(env_id) and not observes_ram(spec):
-        vector = _watched(make_vector(spec, count, atari), watch)
-        return Environments(vector, lives=atari.life_loss_is_terminal)
-    try:
-        make_one = functools.partial(gymnasium.make, env_id)
-        return Environments(
-            _side_by_side(make_one, count, images, watch), channels_first=images.frame_stack > 1
+def _native(
+    spec: EnvSpec, atari: Atari, count: int, watch: Watch | None
+) -> VectorEnv[Any, Any, Any]:
+    return _watched(make_vector(spec, count, atari), watch)
+
+
+def _whole(source: Callable[..., Any], count: int, watch: Watch | None) -> VectorEnv[Any, Any, Any]:
+    vector = source(num_envs=count)
+    if not isinstance(vector, VectorEnv):
+        raise TrainingError(_wrong_type(source, vector, "gymnasium.vector.VectorEnv"))
+    if vector.num_envs != count:
+        raise TrainingError(
+            f"{name_of(source)} made {vector.num_envs} environments; expected {count}"
         )
+    return _watched(vector, watch)
+
+
+def _registered(
+    side_by_side: Callable[..., VectorEnv[Any, Any, Any]],
+    env_id: str,
+    count: int,
+    watch: Watch | None,
+) -> VectorEnv[Any, Any, Any]:
+    try:
+        return side_by_side(functools.partial(gymnasium.make, env_id), count, watch)
     except (gymnasium.error.Error, ImportError) as error:
         raise TrainingError(f"Gymnasium cannot make {env_id!r}: {error}") from error
 
@@ -149,7 +178,7 @@ def _watched(vector: VectorEnv[Any, Any, Any], watch: Watch | None) -> VectorEnv
 
 
 def _side_by_side(
-    make_one: Callable[[], Any], count: int, images: Images, watch: Watch | None
+    images: Images, make_one: Callable[[], Any], count: int, watch: Watch | None
 ) -> VectorEnv[Any, Any, Any]:
     def make_checked() -> gymnasium.Env[Any, Any]:
         env = make_one()

@@ -144,7 +144,7 @@ def test_actions_are_kept_as_the_policy_drew_them(
     space: gymnasium.Space[Any], dtype: type[np.generic]
 ) -> None:
     env = lambda: toys.Echo(space)
-    player = Player(dataclasses.replace(CONFIG, env=env), seed=1)
+    player = Player.here(dataclasses.replace(CONFIG, env=env), seed=1)
     model = toys.network(2, player.envs.actions.outputs)
     sampler = toys.actor(CONFIG, model, env=env)
     played = sampler.sample().trajectory
@@ -176,7 +176,7 @@ def test_whoever_learns_finds_the_log_probabilities_and_values_that_the_actor_fo
         policy, value, _ = networks.unroll(
             model, *map(torch.from_numpy, (played.obs, played.state, played.begins))
         )
-        log_prob = sampler.player.envs.actions.log_prob(
+        log_prob = sampler.envs.actions.log_prob(
             policy[:-1], torch.from_numpy(played.action)
         )
         torch.testing.assert_close(torch.from_numpy(played.log_prob), log_prob)
