@@ -56,6 +56,7 @@ class Actor:
     """Plays by a model of its own."""
 
     env_steps = 0  # of all actors, for subclasses that follow a schedule
+    fills_replay = False  # which is on the CPU; else what a GPU has seen stays there to learn from
 
     def __init__(
         self,
@@ -100,7 +101,12 @@ class Actor:
         # Around all steps, because it converts the parameters once.
         with precision.computing(self.computes_in, self.device):
             trajectory, seconds = play(
-                self.players, self.config.rollout_steps, self.act, self.version, "inference"
+                self.players,
+                self.config.rollout_steps,
+                self.act,
+                self.version,
+                "inference",
+                None if self.device.type == "cpu" or self.fills_replay else self._room(),
             )
         crashes = [report for player in self.players for report in player.envs.pop_crashes()]
         return Rollout(trajectory, self.episodes(), seconds, crashes)
@@ -138,6 +144,16 @@ class Actor:
         action = player.draw(actions.sample, policy)
         log_prob = actions.log_prob(policy, action)
         return AgentOutput(action.numpy(), log_prob.numpy(), value.numpy())
+
+    def _room(self) -> Tree:
+        """Return tensors for the observations of a trajectory, [T + 1, B, ...]."""
+        rows = self.config.rollout_steps + 1, sum(one.envs.num_envs for one in self.players)
+        return trees.map_tree(
+            lambda x: torch.empty(
+                (*rows, *x.shape[1:]), dtype=torch.from_numpy(x).dtype, device=self.device
+            ),
+            self.players[0].obs,
+        )
 
     def tensors(self, obs: Tree) -> Tree:
         """Return observations as the model takes them, where it computes."""

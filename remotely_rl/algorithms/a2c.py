@@ -53,6 +53,7 @@ class Config(Common):
 
     rollout_steps: int = 8
     random_start: int = 250
+    sampling: fields.Sampling = "auto"
     arrivals: fields.Arrivals = False
 
     gamma: fields.Gamma = 0.99

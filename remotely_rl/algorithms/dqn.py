@@ -60,6 +60,7 @@ class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train dqn`."""
 
     rollout_steps: int = 8
+    sampling: fields.Sampling = "auto"
     overlap: fields.Overlap = False
     epsilon: Annotated[float, "probability of a random action after explore_steps", FRACTION] = 0.01
     explore_steps: Annotated[
@@ -309,6 +310,7 @@ class QActor(Actor):
 
     model: QNetwork
     config: Config
+    fills_replay = True
 
     def counts(self, environment: int) -> bool:
         """Whether the environment is the one that explores least, if they differ."""

@@ -60,6 +60,7 @@ class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train ppo`."""
 
     rollout_steps: int = 64
+    sampling: fields.Sampling = "auto"
     arrivals: fields.Arrivals = False
     overlap: fields.Overlap = False
 

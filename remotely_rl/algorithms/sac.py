@@ -56,6 +56,7 @@ class Config(Common):
     actors: int = 1
     envs_per_actor: int = 1
     rollout_steps: int = 32
+    sampling: fields.Sampling = "auto"
     overlap: fields.Overlap = False
 
     replay_rows: fields.ReplayRows = 1_000_000
@@ -225,6 +226,7 @@ class SoftActor(Actor):
     """Acts by the newest policy, and before `learn_from` uniformly at random."""
 
     config: Config
+    fills_replay = True
 
     @torch.inference_mode()
     def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:

@@ -20,13 +20,14 @@ from remotely_rl.environments import (
     is_atari,
 )
 from remotely_rl.environments.action_spaces import Actions, described
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.networks import precision
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 from remotely_rl.supervision import rate, watchdog
 from remotely_rl.trees import Tree
 
 STEERED_TO = 0.01  # nats; see target_kl_of
+SAMPLING = ("auto", "local", "central", "alternating")
 ATARI_SIZE, ATARI_STACK = 42, 4  # of images in Atari games, unless others are asked for
 
 
@@ -117,6 +118,7 @@ class Common:
     def __post_init__(self) -> None:
         settings.check(self)
         precision.check(self.precision)
+        check_sampling(self)
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
@@ -199,6 +201,11 @@ class Common:
         return environments.make(self.env, count, self.atari, self.images, watch)
 
     @property
+    def plan(self) -> environments.Plan:
+        """How to make the environments."""
+        return environments.plan(self.env, self.atari, self.images)
+
+    @property
     def atari(self) -> Atari:
         """The preprocessing, if the environment is an Atari game."""
         return Atari(
@@ -236,6 +243,36 @@ def target_kl_of(config: Any) -> float:
     if given is None:  # a rate that is given holds
         return STEERED_TO if config.learning_rate is None else 0.0
     return given
+
+
+def check_sampling(config: Any) -> None:
+    """Raise TrainingError for a way of sampling that there is not, or not with these actors."""
+    given = getattr(config, "sampling", "local")
+    if given not in SAMPLING:
+        raise TrainingError(
+            f"sampling must be {', '.join(SAMPLING)}, not {given!r}{nearest(given, SAMPLING)}"
+        )
+    if given not in ("central", "alternating"):
+        return
+    if getattr(config, "arrivals", False):
+        raise TrainingError(
+            f"actors that dial in compute their own actions: {given} sampling is without arrivals"
+        )
+    if not config.actors:
+        raise TrainingError(f"{given} sampling needs a number of actors, not 0 for as many as fit")
+    if given == "alternating" and config.actors % 2:
+        raise TrainingError(
+            f"alternating sampling has two halves of the actors: {config.actors} is odd"
+        )
+
+
+def sampling_of(config: Any) -> str:
+    """Where the actions of a config's actors are computed: local, central or alternating."""
+    given: str = getattr(config, "sampling", "local")
+    if given != "auto":
+        return given
+    can = config.actors and not getattr(config, "arrivals", False)
+    return "central" if can and device_of(config).type == "cuda" else "local"
 
 
 def device_of(config: Common) -> torch.device:

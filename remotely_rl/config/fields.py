@@ -17,6 +17,10 @@ RolloutSteps = Annotated[int, "T, steps of each environment in a trajectory", CO
 Arrivals = Annotated[
     bool, "actors are processes that dial in (remotely_rl.dial_in); further ones may join"
 ]  # fmt: skip
+Sampling = Annotated[
+    str, "where actions are computed: local, in the actors; central, for all of them beside the"
+         " learner; alternating, central for one half while the other steps; auto: central on a GPU"
+]  # fmt: skip
 Overlap = Annotated[bool, "sample the next round while learning"]
 FreeActors = Annotated[
     int, "processes that sample; 0: as many as the cluster has room for, machines that join later"

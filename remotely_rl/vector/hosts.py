@@ -440,6 +440,29 @@ class Hosts:
                 self._call(seat, "set_attr", name, own)
                 seat.attributes.setdefault(name, {}).update(own)
 
+    def pause(self) -> tuple[list[bytes], NDArray[np.bool_]]:
+        """Return the state of each host, from which `resume` goes on bit by bit, and who has ended.
+
+        That of a host is empty if its environments cannot be saved.
+        """
+        return self._call_all("pause", [()] * len(self._seats)), self._ended.copy()
+
+    def resume(self, paused: tuple[list[bytes], NDArray[np.bool_]]) -> bool:
+        """Go on from what `pause` returned; return whether all hosts could."""
+        states, ended = paused
+        if len(states) != len(self._seats) or not all(states):
+            return False
+        resumed = self._call_all("resume", [(one, self._parity) for one in states])
+        self._ended[:] = ended
+        return all(resumed)
+
+    def _call_all(self, method: str, args: Sequence[tuple[Any, ...]]) -> list[Any]:
+        self._settle()
+        for seat in self._seats:
+            self._ensure(seat)
+        calls = [seat.submit(method, *of) for seat, of in zip(self._seats, args, strict=True)]
+        return [self._answer(seat, call) for seat, call in zip(self._seats, calls, strict=True)]
+
     def render(self) -> tuple[Any, ...]:
         """Return a frame of each environment."""
         frames = [self._call(seat, "render") for seat in self._seats]
