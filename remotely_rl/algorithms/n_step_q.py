@@ -34,7 +34,7 @@ from remotely_rl import networks
 from remotely_rl.acting.actor import Actor, Rollout
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.player import AgentOutput, Player
-from remotely_rl.config import Common, fields
+from remotely_rl.config import CAN, Common, fields
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
@@ -82,6 +82,9 @@ class Config(Common):
     horizon: ClassVar[int] = 3_000_000
     values_in_rewards: ClassVar[bool] = True
 
+    cannot: ClassVar[Mapping[str, str]] = {
+        "sampling": f"its workers compute gradients, each with environments of its own; {CAN}",
+    }  # fmt: skip
     paper: ClassVar[Mapping[str, Any]] = {
         "random_start": 0, "rollout_steps": 5, "dueling": False, "image_size": 84,
     }  # fmt: skip

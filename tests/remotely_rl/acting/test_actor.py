@@ -176,9 +176,7 @@ def test_whoever_learns_finds_the_log_probabilities_and_values_that_the_actor_fo
         policy, value, _ = networks.unroll(
             model, *map(torch.from_numpy, (played.obs, played.state, played.begins))
         )
-        log_prob = sampler.envs.actions.log_prob(
-            policy[:-1], torch.from_numpy(played.action)
-        )
+        log_prob = sampler.envs.actions.log_prob(policy[:-1], torch.from_numpy(played.action))
         torch.testing.assert_close(torch.from_numpy(played.log_prob), log_prob)
         torch.testing.assert_close(torch.from_numpy(played.value), value)
 
