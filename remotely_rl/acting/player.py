@@ -11,7 +11,7 @@ from torch import Tensor
 
 import remotely
 from remotely_rl import trees
-from remotely_rl.config import Common
+from remotely_rl.config import Common, waits_of
 from remotely_rl.environments import Environments, Watch
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.supervision import flight
@@ -70,8 +70,14 @@ class Player:
     def here(cls, config: Common, seed: int) -> "Player":
         """Make the environments of an actor in this process."""
         watched = watch(config, config.envs_per_actor)
-        envs = config.make_environments(config.envs_per_actor, watched)
+        envs = config.make_environments(config.envs_per_actor, watched, waits_of(config))
         return cls(envs, [seed], config.random_start, watched)
+
+    def end_pause(self) -> None:
+        """Begin a trajectory: reset the environments that have waited for that."""
+        if (renewed := self.envs.end_pause()) is not None:
+            self.obs, reset = renewed
+            self.begins = self.begins | reset
 
     @property
     def random(self) -> torch.Generator:
@@ -128,6 +134,8 @@ def play(
     them once; by default new arrays.
     """
     began, acting = time.perf_counter(), 0.0
+    for player in players:
+        player.end_pause()
     widths = [player.envs.num_envs for player in players]
     rows = (steps, sum(widths))
     actions = players[0].envs.actions

@@ -61,6 +61,7 @@ class Config(Common):
 
     rollout_steps: int = 64
     sampling: fields.Sampling = "auto"
+    resets: fields.Resets = "at_once"
     arrivals: fields.Arrivals = False
     overlap: fields.Overlap = False
 

@@ -28,6 +28,7 @@ from remotely_rl.trees import Tree
 
 STEERED_TO = 0.01  # nats; see target_kl_of
 CAN = "a2c, ppo, appo, impala, dqn, c51, rainbow and sac can"  # sample centrally
+RESETS = ("at_once", "in_pause")
 SAMPLING = ("auto", "local", "central", "alternating")
 ATARI_SIZE, ATARI_STACK = 42, 4  # of images in Atari games, unless others are asked for
 
@@ -147,6 +148,8 @@ class Common:
 
         It is called once, where a run begins, before its folder is made.
         """
+        if waits_of(self):
+            assert self.plan.waits
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         """Raises TrainingError for a network or actions that the algorithm cannot train.
@@ -200,14 +203,16 @@ class Common:
             gymnasium.registry.setdefault(spec.id, spec)
         self.__dict__.update(state)
 
-    def make_environments(self, count: int, watch: Watch | None = None) -> Environments:
-        """Make `count` environments as these settings say."""
-        return environments.make(self.env, count, self.atari, self.images, watch)
+    def make_environments(
+        self, count: int, watch: Watch | None = None, waits: bool = False
+    ) -> Environments:
+        """Make `count` environments as these settings say; see `environments.plan` on `waits`."""
+        return environments.make(self.env, count, self.atari, self.images, watch, waits)
 
     @property
     def plan(self) -> environments.Plan:
-        """How to make the environments."""
-        return environments.plan(self.env, self.atari, self.images)
+        """How to make the environments of an actor."""
+        return environments.plan(self.env, self.atari, self.images, waits_of(self))
 
     @property
     def atari(self) -> Atari:
@@ -249,12 +254,22 @@ def target_kl_of(config: Any) -> float:
     return given
 
 
+def waits_of(config: Any) -> bool:
+    """Whether environments whose episode is over wait for the pause of the next update."""
+    return getattr(config, "resets", RESETS[0]) == RESETS[1]
+
+
 def check_sampling(config: Any) -> None:
     """Raise TrainingError for a way of sampling that there is not, or not with these actors."""
     given = getattr(config, "sampling", "local")
     if given not in SAMPLING:
         raise TrainingError(
             f"sampling must be {', '.join(SAMPLING)}, not {given!r}{nearest(given, SAMPLING)}"
+        )
+    resets = getattr(config, "resets", RESETS[0])
+    if resets not in RESETS:
+        raise TrainingError(
+            f"resets must be {' or '.join(RESETS)}, not {resets!r}{nearest(resets, RESETS)}"
         )
     if given not in ("central", "alternating"):
         return

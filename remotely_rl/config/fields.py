@@ -21,6 +21,10 @@ Sampling = Annotated[
     str, "where actions are computed: local, in the actors; central, for all of them beside the"
          " learner; alternating, central for one half while the other steps; auto: central on a GPU"
 ]  # fmt: skip
+Resets = Annotated[
+    str, "when an episode begins after one that is over: at_once, or in_pause, while the learner"
+         " learns"
+]  # fmt: skip
 Overlap = Annotated[bool, "sample the next round while learning"]
 FreeActors = Annotated[
     int, "processes that sample; 0: as many as the cluster has room for, machines that join later"

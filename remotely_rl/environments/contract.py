@@ -14,6 +14,7 @@ Rows are not experience for three reasons.
 
 1. Vector environments that reset in the step after the end (NEXT_STEP, the usual mode) spend one
    step on it: the action is ignored, the reward is 0.
+   Those that are reset in the pause of an update spend all steps until then.
 2. Those that reset in the last step itself (SAME_STEP) return the first observation of the next
    episode in place of the last one of this episode.  A terminated row does not need it, even if
    it is truncated too.  A row that is only truncated would bootstrap from the wrong episode, so
@@ -83,12 +84,14 @@ class Environments:
         lives: bool = False,
         channels_first: bool = False,
         steps_apart: bool = False,
+        waits: bool = False,
     ):
         """`lives`: `terminated` may also mean a lost life, after which the game goes on.
 
         `channels_first`: an observation of three axes is known to be [channels, height, width].
         `steps_apart`: the vector environment steps in other processes, between its `step_async` and
-        its `step_wait`.
+        its `step_wait`.  `waits`: an environment whose episode is over stays where it is, and its
+        rows are not valid, until `end_pause`.
 
         Raises TrainingError for spaces that no policy fits.
         """
@@ -106,6 +109,7 @@ class Environments:
         self._mode = AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._lives = lives
         self._steps_apart = steps_apart
+        self._waits = waits
         self._begun: Any = None  # the actions of a step that has begun
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._never = np.zeros(self.num_envs, np.bool_)
@@ -173,7 +177,11 @@ class Environments:
                 f" ends of shape {ended.shape}: let the vector environment return one of each for"
                 " each environment"
             )
-        if self._mode is AutoresetMode.NEXT_STEP:
+        waiting = self._ended if self._waits else self._never
+        if self._waits:
+            played = ~waiting
+            valid, begins = played, self._never.copy()
+        elif self._mode is AutoresetMode.NEXT_STEP:
             played = ~(self._ended & self._was_reset(info))
             valid, begins = played, ~played
         else:
@@ -182,12 +190,12 @@ class Environments:
         acts = read = None
         if self._mode is not AutoresetMode.SAME_STEP:  # which returns no last observation
             # Nobody acts on the last observation, but a truncated one is bootstrapped from.
-            acts, read = ~ended, ~terminated
+            acts, read = ~(ended | waiting), ~(terminated | waiting)
         seen = self._observation(obs, info, read, acts)
         crashed = info.get(f"_{CRASH}")
         if crashed is not None:
             valid = valid & ~crashed
-        if self._mode is AutoresetMode.DISABLED and ended.any():
+        if self._mode is AutoresetMode.DISABLED and ended.any() and not self._waits:
             obs, info = self.vector.reset(options={"reset_mask": ended.copy()})
             seen = self._observation(obs, info, ended, ended, keep=~ended)
         row = Step(seen, reward, terminated, truncated, valid, begins)
@@ -200,8 +208,20 @@ class Environments:
                 episode = Episode(float(self._score[i]), int(self._length[i]))
                 self._episodes.append((int(i), episode))
             self._score[i], self._length[i] = 0, 0
-        self._ended = ended
+        self._ended = ended | waiting
         return row
+
+    def end_pause(self) -> tuple[Tree, NDArray[np.bool_]] | None:
+        """Reset the environments that wait; return the observations, and which those are.
+
+        Returns None if none waits.
+        """
+        if not self._waits or not self._ended.any():
+            return None
+        reset = self._ended.copy()
+        obs, info = self.vector.reset(options={"reset_mask": reset})
+        self._ended[:] = False
+        return self._observation(obs, info, reset, reset, keep=~reset), reset
 
     def decorrelate(self, max_steps: int, randoms: Sequence[np.random.Generator]) -> Tree:
         """Play up to `max_steps` random steps in each environment; return the observations then.

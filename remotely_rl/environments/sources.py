@@ -22,6 +22,9 @@ from remotely_rl.supervision.whole import WatchedVectorEnv
 Source = str | Callable[..., Any]
 
 
+CANNOT_WAIT = "step as one and cannot wait for the pause: set resets=at_once"
+
+
 class Watch(NamedTuple):
     """How the environments of a process are watched over: see supervision/watchdog.py."""
 
@@ -35,6 +38,7 @@ class Plan(NamedTuple):
     make: Callable[[int, Watch | None], VectorEnv[Any, Any, Any]]
     lives: bool = False  # see `Environments`
     channels_first: bool = False
+    waits: bool = False
 
 
 def make(
@@ -43,45 +47,56 @@ def make(
     atari: Atari | None = None,
     images: Images | None = None,
     watch: Watch | None = None,
+    waits: bool = False,
 ) -> Environments:
     """Make `count` environments as `plan` says, and raise what that raises."""
-    how = plan(source, atari, images)
-    vector = how.make(count, watch)
-    return Environments(vector, lives=how.lives, channels_first=how.channels_first)
+    make_vector, lives, channels_first, waits = plan(source, atari, images, waits)
+    vector = make_vector(count, watch)
+    return Environments(vector, lives=lives, channels_first=channels_first, waits=waits)
 
 
-def plan(source: Source, atari: Atari | None = None, images: Images | None = None) -> Plan:
+def plan(
+    source: Source,
+    atari: Atari | None = None,
+    images: Images | None = None,
+    waits: bool = False,
+) -> Plan:
     """Return how to make environments from a Gymnasium id or from the user's own callable.
 
     A callable with a parameter `num_envs` (a VectorEnv class has one) is called once with it and
     returns a Gymnasium VectorEnv.  Any other callable is called once for each environment, without
     arguments, and returns a Gymnasium Env each time.  `atari` is used for Atari games only,
-    `images` for all other environments.
+    `images` for all other environments.  With `waits` an environment whose episode is over stays
+    where it is, until it is told to begin another.
 
     Raises TrainingError for an unknown id; and so does `Plan.make`, for spaces that no policy fits,
     a callable that returns something else, or observations that are not one image if `images` asks
-    for one.
+    for one; and both if environments cannot wait.
     """
     images, atari = images or Images(), atari or Atari()
     check_is_known(source)
-    side_by_side = functools.partial(_side_by_side, images)
+    side_by_side = functools.partial(_side_by_side, images, waits)
+    channels_first = images.frame_stack > 1
     if isinstance(source, str):
         spec = gymnasium.registry.get(source)
         if spec is not None and is_atari_id(source) and not observes_ram(spec):
+            if waits:
+                raise TrainingError(f"the games of {source} {CANNOT_WAIT}")
             native = functools.partial(_native, spec, atari)
             return Plan(native, lives=atari.life_loss_is_terminal)
-        return Plan(
-            functools.partial(_registered, side_by_side, source),
-            channels_first=images.frame_stack > 1,
-        )
+        registered = functools.partial(_registered, side_by_side, source)
+        return Plan(registered, channels_first=channels_first, waits=waits)
     if _takes_num_envs(source):
         if images.asked_for:
             raise TrainingError(
                 f"{name_of(source)} makes a vector environment, which {images.asked_for} cannot"
                 " change: preprocess its images yourself"
             )
+        if waits:
+            raise TrainingError(f"the environments of {name_of(source)} {CANNOT_WAIT}")
         return Plan(functools.partial(_whole, source))
-    return Plan(functools.partial(side_by_side, source), channels_first=images.frame_stack > 1)
+    made_one_by_one = functools.partial(side_by_side, source)
+    return Plan(made_one_by_one, channels_first=channels_first, waits=waits)
 
 
 def name_of(source: Source) -> str:
@@ -178,7 +193,7 @@ def _watched(vector: VectorEnv[Any, Any, Any], watch: Watch | None) -> VectorEnv
 
 
 def _side_by_side(
-    images: Images, make_one: Callable[[], Any], count: int, watch: Watch | None
+    images: Images, waits: bool, make_one: Callable[[], Any], count: int, watch: Watch | None
 ) -> VectorEnv[Any, Any, Any]:
     def make_checked() -> gymnasium.Env[Any, Any]:
         env = make_one()
@@ -187,7 +202,9 @@ def _side_by_side(
         return preprocessed(env, images)
 
     flight, step_timeout_s = watch or (None, 0.0)
-    return SupervisedVectorEnv([make_checked] * count, step_timeout_s=step_timeout_s, flight=flight)
+    return SupervisedVectorEnv(
+        [make_checked] * count, step_timeout_s=step_timeout_s, flight=flight, waits=waits
+    )
 
 
 def _takes_num_envs(source: Callable[..., Any]) -> bool:

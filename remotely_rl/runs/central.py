@@ -185,7 +185,12 @@ def _environments(config: Common, hosts: int, told: Any) -> Environments:
         told,
         keys=KEYS | {KEY_OF_LIVES} if plan.lives else KEYS,
         step_timeout_s=config.step_timeout_s,
+        waits=plan.waits,
     )
     return Environments(
-        vector, lives=plan.lives, channels_first=plan.channels_first, steps_apart=True
+        vector,
+        lives=plan.lives,
+        channels_first=plan.channels_first,
+        steps_apart=True,
+        waits=plan.waits,
     )

@@ -39,6 +39,7 @@ class Settings(NamedTuple):
     # how they are watched over.  Of infos the VectorEnv then needs some keys alone.
     are_whole: bool = False
     keys: frozenset[str] | None = None
+    waits: bool = False  # an environment whose episode is over may be stepped: it stays as it is
 
 
 class Description(NamedTuple):

@@ -66,7 +66,7 @@ class Hosts:
         """Make the environments, `width` in a host.  Raises what making one raises."""
         self.count = len(makes)
         self.crashes = crashes
-        self._mode = settings.autoreset_mode
+        self._mode, self._waits = settings.autoreset_mode, settings.waits
         self._lock = RLock()  # of the crashes, and of what is made
         self._failure: BaseException | None = None  # that the next step raises
         self._complaint: Exception | None = None  # that it raises once
@@ -147,7 +147,7 @@ class Hosts:
     def begin(self, actions: Any) -> None:
         """Begin a step.  Raises ValueError for an episode that is over if nothing resets it."""
         self._settle()
-        if self._mode is AutoresetMode.DISABLED:
+        if self._mode is AutoresetMode.DISABLED and not self._waits:
             check_none_ended(self._ended)
         self._actions = actions
         self._each: list[Any] | None = None  # the actions one by one, if a host needs them so
@@ -179,7 +179,8 @@ class Hosts:
         if self._owed.any():
             self._pay(infos)
         if self._mode is not AutoresetMode.SAME_STEP:
-            np.logical_or(*self.outcomes[1:], out=self._ended)
+            over = np.logical_or(*self.outcomes[1:])
+            self._ended[:] = over | self._ended if self._waits else over
         self._is_stepping = False
         with self._lock:
             self.crashes.stepped(self.count)

@@ -269,10 +269,14 @@ class Simulators(VectorEnv):
         *,
         keys: frozenset[str],
         step_timeout_s: float,
+        waits: bool = False,
     ):
-        """Make the environments.  Of infos, these `keys` are returned."""
-        mode = AutoresetMode.NEXT_STEP
-        settings = Settings(mode, True, True, step_timeout_s, 1.0, are_whole=True, keys=keys)
+        """Make the environments.  Of infos, these `keys` are returned.
+
+        `waits`: one whose episode is over stays as it is until it is reset.
+        """
+        mode = AutoresetMode.DISABLED if waits else AutoresetMode.NEXT_STEP
+        settings = Settings(mode, True, True, step_timeout_s, 1.0, True, keys, waits)
         self._begin(Hosts([make] * (hosts * width), width, settings, crashes), False, mode)
 
     def pause(self) -> Any:

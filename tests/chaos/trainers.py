@@ -192,7 +192,7 @@ def ours(watch: Watch, sampling: str = "local") -> None:
 
 
 def look_at_replacements(watch: Watch) -> None:
-    """Measure, in central sampling, from the row of a crash to the first row of the next episode."""
+    """Measure, in central sampling, from the row of a crash to the first of the next episode."""
     from remotely_rl.vector.vector_env import Simulators
 
     wait, told_at = Simulators.step_wait, dict[tuple[int, int], float]()
@@ -207,7 +207,7 @@ def look_at_replacements(watch: Watch) -> None:
         told_at.update({(id(self), env): now for env in np.flatnonzero(crashed).tolist()})
         return row
 
-    Simulators.step_wait = step_wait  # type: ignore[method-assign]
+    Simulators.step_wait = step_wait  # type: ignore[assignment, method-assign]
 
 
 def wrong_rows(seen: Any) -> list[str]:

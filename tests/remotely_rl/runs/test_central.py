@@ -67,6 +67,17 @@ def rounds(made: CentralActor, count: int) -> list[Rollout]:
     return [made.request(made.actors[0]).result(60) for _ in range(count)]
 
 
+def test_resets_in_the_pause_are_those_of_local_sampling() -> None:
+    for halves in FORMS.values():
+        with central(halves, resets="in_pause") as made:
+            played = rounds(made, 4)
+        for rollout, want in zip(played, locally(4, resets="in_pause"), strict=True):
+            assert_same(rollout.trajectory, want)
+        valid = np.stack([rollout.trajectory.valid for rollout in played])
+        assert not valid.all()  # some have waited
+        assert (np.diff(valid.astype(int), axis=1) <= 0).all()  # and until the end
+
+
 def locally(count: int, **changes: Any) -> list[Trajectory]:
     config = dataclasses.replace(CONFIG, **changes)
     actors = [remotely.local(Actor, config, InFloat64(), seed) for seed in SEEDS]
