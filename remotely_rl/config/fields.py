@@ -18,12 +18,11 @@ Arrivals = Annotated[
     bool, "actors are processes that dial in (remotely_rl.dial_in); further ones may join"
 ]  # fmt: skip
 Sampling = Annotated[
-    str, "where actions are computed: local, in the actors; central, for all of them beside the"
-         " learner; alternating, central for one half while the other steps; auto: central on a GPU"
+    str, "where actions are computed: local, central, alternating; auto: central on a GPU, else"
+         " local"
 ]  # fmt: skip
 Resets = Annotated[
-    str, "when an episode begins after one that is over: at_once, or in_pause, while the learner"
-         " learns"
+    str, "when the next episode begins: at_once, or in_pause, after the update"
 ]  # fmt: skip
 Overlap = Annotated[bool, "sample the next round while learning"]
 FreeActors = Annotated[

@@ -14,13 +14,13 @@ from remotely_rl.environments.images import Images
 from remotely_rl.environments.sources import (
     Plan,
     Source,
-    Watch,
     check_is_known,
     is_atari,
     make,
     name_of,
     plan,
 )
+from remotely_rl.supervision.watchdog import Watch
 
 __all__ = [
     "Atari",

@@ -16,6 +16,7 @@ from remotely_rl.environments.images import Images, preprocessed
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.supervision.registered import spec_of
 from remotely_rl.supervision.vector import SupervisedVectorEnv
+from remotely_rl.supervision.watchdog import Watch
 from remotely_rl.supervision.whole import WatchedVectorEnv
 
 # A Gymnasium id, or a callable that makes the user's own environments: see `make`.
@@ -23,13 +24,6 @@ Source = str | Callable[..., Any]
 
 
 CANNOT_WAIT = "step as one and cannot wait for the pause: set resets=at_once"
-
-
-class Watch(NamedTuple):
-    """How the environments of a process are watched over: see supervision/watchdog.py."""
-
-    flight: Any  # memory for the flight record; None: of this process alone
-    step_timeout_s: float  # 0: no limit
 
 
 class Plan(NamedTuple):

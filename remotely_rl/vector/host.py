@@ -18,10 +18,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 import remotely
-from remotely_rl.environments import Watch
 from remotely_rl.supervision import CrashReport, SupervisedVectorEnv, failures, flight
 from remotely_rl.supervision.vector import Make
-from remotely_rl.supervision.watchdog import SWITCH
+from remotely_rl.supervision.watchdog import SWITCH, Watch
 from remotely_rl.vector.bells import MORE, STEP, Address, Bell
 from remotely_rl.vector.board import FAILED, MAIL, Board
 from remotely_rl.vector.whole import Whole
