@@ -11,7 +11,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from remotely_rl import other_names
@@ -78,7 +78,10 @@ def settings(kind: type) -> list[Setting]:
 def check_names(kind: type, given: Iterable[str]) -> None:
     """Raises TrainingError for a name that is not a field; says which one is meant, if it can."""
     known = [field.name for field in dataclasses.fields(kind)]
+    cannot: Mapping[str, str] = getattr(kind, "cannot", {})
     for name in given:
+        if name in cannot:
+            raise TrainingError(f"there is no field {name!r} here: {cannot[name]}")
         if name not in known:
             meant = " or ".join(map(repr, other_names.here(name, known)))
             hint = f": here that is {meant}" if meant else nearest(name, known)

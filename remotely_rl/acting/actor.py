@@ -5,7 +5,7 @@ what they learn from a trajectory.
 """
 
 import copy
-import time
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,15 +17,14 @@ from torch import nn
 
 import remotely
 from remotely_rl import networks, trees
-from remotely_rl.acting.player import AgentOutput, Player
+from remotely_rl.acting.player import AgentOutput, Player, play
 from remotely_rl.config import Common
-from remotely_rl.environments import Episode
+from remotely_rl.environments import Environments, Episode
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.networks import precision
 from remotely_rl.supervision import CrashReport, failures
 from remotely_rl.supervision.watchdog import SWITCH
-
-CPU = torch.device("cpu")
+from remotely_rl.trees import Tree
 
 
 class Parameters(NamedTuple):
@@ -57,17 +56,39 @@ class Actor:
     """Plays by a model of its own."""
 
     env_steps = 0  # of all actors, for subclasses that follow a schedule
+    fills_replay = False  # which is on the CPU; else what a GPU has seen stays there to learn from
 
-    def __init__(self, config: Common, model: nn.Module, seed: int, is_replacement: bool = False):
-        torch.set_num_threads(1)
+    def __init__(
+        self,
+        config: Common,
+        model: nn.Module,
+        seed: int,
+        is_replacement: bool = False,
+        players: Sequence[Player] = (),
+    ):
+        """Make the environments, or take those of `players` in turn.
+
+        Then the process is not the actor's own, and the model may be on a GPU.
+        """
         if is_replacement:
             failures.disable_stack_dumps()
+        self.config = config
         self.version = 0
         self.model = copy.deepcopy(model).eval()  # under REMOTELY_LOCAL it is the learner's own
-        self.computes_in = precision.of(config.precision, self.model, CPU)
-        self.random = torch.Generator().manual_seed(seed)
-        self.player = Player(config, seed)
-        self.memory = networks.initial_state(self.model, config.envs_per_actor)
+        self.device = device_of(model)
+        self.computes_in = precision.of(config.precision, self.model, self.device)
+        if not players:
+            torch.set_num_threads(1)
+        self.players = players or [Player.here(config, seed)]
+        self.is_recurrent = networks.is_recurrent(self.model)
+        for player in self.players:
+            memory = networks.initial_state(self.model, player.envs.num_envs)
+            player.memory = memory.to(self.device)
+
+    @property
+    def envs(self) -> Environments:
+        """The environments, of the first player if there are several."""
+        return self.players[0].envs
 
     def set_param(self, params: Parameters) -> None:
         """Act by these parameters from now on."""
@@ -77,73 +98,106 @@ class Actor:
 
     def sample(self) -> Rollout:
         """Take T steps in each environment."""
-        state = self.memory.numpy().copy()
         # Around all steps, because it converts the parameters once.
-        with precision.computing(self.computes_in, CPU):
-            trajectory, seconds = self.player.play(self.act, state, self.version, "inference")
-        return Rollout(trajectory, self.episodes(), seconds, self.player.envs.pop_crashes())
+        with precision.computing(self.computes_in, self.device):
+            trajectory, seconds = play(
+                self.players,
+                self.config.rollout_steps,
+                self.act,
+                self.version,
+                "inference",
+                None if self.device.type == "cpu" or self.fills_replay else self._room(),
+            )
+        crashes = [report for player in self.players for report in player.envs.pop_crashes()]
+        return Rollout(trajectory, self.episodes(), seconds, crashes)
 
     def episodes(self) -> list[Episode]:
         """Return the episodes finished since the last call."""
-        return self.player.envs.pop_episodes()
+        return [
+            episode
+            for player in self.players
+            for which, episode in player.envs.pop_episodes_by_environment()
+            if self.counts(which % player.width)
+        ]
+
+    def counts(self, environment: int) -> bool:
+        """Whether the episodes of an environment, of those of one seed, tell of the policy."""
+        return True
 
     @torch.inference_mode()
-    def act(self, last: bool) -> AgentOutput:
+    def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
         """Draw an action for each observation."""
-        obs = trees.map_tree(torch.from_numpy, self.player.obs)
-        actions = self.player.envs.actions
-        if networks.is_recurrent(self.model):
-            begins = torch.from_numpy(self.player.begins)
+        obs = self.tensors(obs)
+        actions = player.envs.actions
+        if self.is_recurrent:
+            begins = torch.from_numpy(player.begins).to(self.device)
             obs = trees.map_tree(lambda x: x[None], obs)
-            policy, value, memory = self.model(obs, self.memory, begins[None])
+            policy, value, memory = self.model(obs, player.memory, begins[None])
             policy, value = policy[0], value[0]
             if not last:  # the next rollout starts with this observation
-                self.memory = memory.float()
+                player.memory = memory.float()
         else:
             policy, value = self.model(obs)
-        policy, value = policy.float(), value.float()
+        policy, value = policy.float().cpu(), value.float().cpu()
         if last:
             return AgentOutput(np.empty(0), np.empty(0, np.float32), value.numpy())
-        action = actions.sample(policy, self.random)
+        action = player.draw(actions.sample, policy)
         log_prob = actions.log_prob(policy, action)
         return AgentOutput(action.numpy(), log_prob.numpy(), value.numpy())
+
+    def _room(self) -> Tree:
+        """Return tensors for the observations of a trajectory, [T + 1, B, ...]."""
+        rows = self.config.rollout_steps + 1, sum(one.envs.num_envs for one in self.players)
+        return trees.map_tree(
+            lambda x: torch.empty(
+                (*rows, *x.shape[1:]), dtype=torch.from_numpy(x).dtype, device=self.device
+            ),
+            self.players[0].obs,
+        )
+
+    def tensors(self, obs: Tree) -> Tree:
+        """Return observations as the model takes them, where it computes."""
+        return trees.map_tree(lambda x: torch.as_tensor(x, device=self.device), obs)
 
     def pause(self) -> bytes:
         """Return a state from which `resume` goes on bit by bit.
 
         It is empty if the environments cannot be saved: ale-py's native Atari cannot.
         """
-        random = self.random.get_state().numpy()
         try:
             with SWITCH.paused():
-                return bytes(cloudpickle.dumps((self.player, self.memory.numpy(), random)))
+                return bytes(cloudpickle.dumps(self.players))
         except Exception:  # pickling a user's environment may raise anything
             return b""
 
     def resume(self, paused: bytes) -> bool:
         """Continue from a state that `pause` returned.
 
-        Returns false, and changes nothing, if it cannot be read or is of another number of
+        Returns false, and changes nothing, if it cannot be read or is of other numbers of
         environments.
         """
         try:
             # From the checkpoint of a run of the user's own: evaluating others reads no pickle.
             with SWITCH.paused():
-                player, memory, random = cloudpickle.loads(paused)
+                players: list[Player] = cloudpickle.loads(paused)
+                widths = [(one.width, one.envs.num_envs) for one in players]
         except Exception:  # as in `pause`
             return False
-        if player.envs.num_envs != self.player.envs.num_envs:
+        if widths != [(one.width, one.envs.num_envs) for one in self.players]:
             return False
-        self.player.envs.close()
-        player.steps, player.watch = self.player.steps, self.player.watch
-        self.player = player
-        if player.watch is not None:
-            player.envs.watch(*player.watch)
-        self.player.idle_since = time.perf_counter()  # the pause is not idle time
-        self.memory = torch.from_numpy(memory)
-        self.random.set_state(torch.from_numpy(random))
+        for player, old in zip(players, self.players, strict=True):
+            if not player.take_over(old):
+                return False
+        self.players = players
         return True
 
     def close(self) -> None:
         """Close the environments."""
-        self.player.envs.close()
+        for player in self.players:
+            player.envs.close()
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where a model is."""
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))

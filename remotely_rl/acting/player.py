@@ -1,19 +1,22 @@
 """Player: environments played for T steps at a time, by whatever chooses the actions."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 import remotely
 from remotely_rl import trees
-from remotely_rl.config import Common
-from remotely_rl.environments import Watch
+from remotely_rl.config import Common, waits_of
+from remotely_rl.environments import Environments, Watch
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.supervision import flight
 from remotely_rl.supervision.failures import the_model_computes
+from remotely_rl.trees import Tree
 
 
 class AgentOutput(NamedTuple):
@@ -36,71 +39,152 @@ def watch(config: Common, count: int) -> Watch | None:
 
 
 class Player:
-    """Environments, and the observations at which they stand."""
+    """Environments that step together, and the observations at which they stand.
 
-    def __init__(self, config: Common, seed: int):
-        self.watch = watch(config, config.envs_per_actor)
-        self.steps = config.rollout_steps
-        self.envs = config.make_environments(config.envs_per_actor, self.watch)
-        self.obs = self.envs.reset(seed)
-        if config.random_start:
-            self.obs = self.envs.decorrelate(config.random_start, np.random.default_rng(seed))
-        self.begins = np.ones(self.envs.num_envs, np.bool_)
+    They are those of one actor; or, where one process computes for several, of as many as there
+    are seeds, side by side.  What is random is drawn by a generator for each seed, so that who
+    steps them changes nothing.
+    """
+
+    memory: Tensor  # of a recurrent model, [B, S]; S may be 0
+
+    def __init__(
+        self,
+        envs: Environments,
+        seeds: Sequence[int],
+        random_start: int = 0,
+        watched: Watch | None = None,
+    ):
+        self.watch = watched
+        self.envs = envs
+        self.width = envs.num_envs // len(seeds)
+        self.obs = envs.reset([seed + i for seed in seeds for i in range(self.width)])
+        if random_start:
+            self.obs = envs.decorrelate(random_start, [np.random.default_rng(s) for s in seeds])
+        self.begins = np.ones(envs.num_envs, np.bool_)
+        self.memory = torch.zeros(envs.num_envs, 0)
+        self.randoms = [torch.Generator().manual_seed(seed) for seed in seeds]
         self.idle_since = time.perf_counter()
 
-    def play(
-        self,
-        act: Callable[[bool], AgentOutput],
-        state: NDArray[np.float32],
-        version: int,
-        phase: str,
-    ) -> tuple[Trajectory, dict[str, float]]:
-        """Take T steps in each environment, from where the last call stopped.
+    @classmethod
+    def here(cls, config: Common, seed: int) -> "Player":
+        """Make the environments of an actor in this process."""
+        watched = watch(config, config.envs_per_actor)
+        envs = config.make_environments(config.envs_per_actor, watched, waits_of(config))
+        return cls(envs, [seed], config.random_start, watched)
 
-        `act(last)` reads `obs` and `begins`.  It is called for the last observation too, with
-        `last` true, and then only its value is used.  Returns the trajectory, and the seconds
-        spent by phase: `phase` is what to call those in `act`.  Raises TrainingError if that
-        raises.
+    def end_pause(self) -> None:
+        """Begin a trajectory: reset the environments that have waited for that."""
+        if (renewed := self.envs.end_pause()) is not None:
+            self.obs, reset = renewed
+            self.begins = self.begins | reset
+
+    @property
+    def random(self) -> torch.Generator:
+        """What draws for all environments at once."""
+        return self.randoms[0]
+
+    def draw(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+        """Return `function(*rows, generator)`, [B, ...]: of the rows of each seed by its own."""
+        if len(self.randoms) == 1:
+            return function(*rows, self.random)
+        parts = zip(*(torch.split(tensor, self.width) for tensor in rows), strict=True)
+        drawn = [function(*part, one) for part, one in zip(parts, self.randoms, strict=True)]
+        return torch.cat(drawn)
+
+    def take_over(self, old: "Player") -> bool:
+        """Play on where this one was pickled, in place of one that was just made.
+
+        Returns false if its environments cannot be restored.
         """
-        began = time.perf_counter()
-        acting = 0.0
-        envs, steps, width = self.envs, self.steps, self.envs.num_envs
-        rows = (steps, width)
-        seen = Trajectory(
-            obs=trees.map_tree(lambda x: np.empty((steps + 1, *x.shape), x.dtype), self.obs),
-            action=np.empty((*rows, *envs.actions.shape), envs.actions.dtype),
-            log_prob=np.empty(rows, np.float32),
-            reward=np.empty(rows, np.float32),
-            terminated=np.empty(rows, np.bool_),
-            truncated=np.empty(rows, np.bool_),
-            valid=np.empty(rows, np.bool_),
-            begins=np.empty((steps + 1, width), np.bool_),
-            value=np.empty((steps + 1, width), np.float32),
-            state=state,
-            version=np.full(width, version, np.int64),
-        )
-        for now in range(steps + 1):
-            trees.write_row(seen.obs, now, self.obs)
-            seen.begins[now] = self.begins
-            start = time.perf_counter()
-            with the_model_computes():
-                action, log_prob, seen.value[now] = act(now == steps)
-            acting += time.perf_counter() - start
-            if now == steps:
-                break
-            seen.action[now], seen.log_prob[now] = action, log_prob
-            step = envs.step(action)
-            self.obs, self.begins = step.obs, step.begins
-            seen.reward[now], seen.valid[now] = step.reward, step.valid
-            seen.terminated[now], seen.truncated[now] = step.terminated, step.truncated
-        ended = time.perf_counter()
-        seconds = {
-            phase: acting,
-            "environment": ended - began - acting,
-            "idle": began - self.idle_since,
-        }
-        self.idle_since = ended
-        return seen, seconds
+        if not self.envs.take_over(old.envs):
+            return False
+        self.watch = old.watch
+        if self.watch is not None:
+            self.envs.watch(*self.watch)
+        self.memory = self.memory.to(old.memory.device)
+        self.idle_since = time.perf_counter()  # the pause is not idle time
+        return True
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "watch": None}  # it is of this process
+        memory, randoms = self.memory.cpu().numpy(), [one.get_state() for one in self.randoms]
+        # What watches is of this process.
+        return {**self.__dict__, "watch": None, "memory": memory, "randoms": randoms}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.memory = torch.from_numpy(state["memory"])
+        self.randoms = [torch.Generator().set_state(one) for one in state["randoms"]]
+
+
+Act = Callable[[Player, Tree, bool], AgentOutput]
+
+
+def play(
+    players: Sequence[Player], steps: int, act: Act, version: int, phase: str, obs: Tree = None
+) -> tuple[Trajectory, dict[str, float]]:
+    """Take T steps in the environments of all players, from where the last call stopped.
+
+    `act(player, obs, last)` is called for the last observation too, with `last` true, and then
+    only its value is used.  While it is called for one player, the environments of the others
+    step.  Returns the trajectory, and the seconds spent by phase: `phase` is what to call those in
+    `act`.  Raises TrainingError if that raises.
+
+    `obs` are what to write observations into, [T + 1, B, ...]: tensors of a GPU, which then reads
+    them once; by default new arrays.
+    """
+    began, acting = time.perf_counter(), 0.0
+    for player in players:
+        player.end_pause()
+    widths = [player.envs.num_envs for player in players]
+    rows = (steps, sum(widths))
+    actions = players[0].envs.actions
+    if obs is None:
+        obs = trees.map_tree(
+            lambda x: np.empty((steps + 1, sum(widths), *x.shape[1:]), x.dtype), players[0].obs
+        )
+    seen = Trajectory(
+        obs=obs,
+        action=np.empty((*rows, *actions.shape), actions.dtype),
+        log_prob=np.empty(rows, np.float32),
+        reward=np.empty(rows, np.float32),
+        terminated=np.empty(rows, np.bool_),
+        truncated=np.empty(rows, np.bool_),
+        valid=np.empty(rows, np.bool_),
+        begins=np.empty((steps + 1, sum(widths)), np.bool_),
+        value=np.empty((steps + 1, sum(widths)), np.float32),
+        state=np.concatenate([player.memory.cpu().numpy() for player in players]),
+        version=np.full(sum(widths), version, np.int64),
+    )
+    for now in range(steps + 1):
+        end = 0
+        for player, width in zip(players, widths, strict=True):
+            at, end = slice(end, end + width), end + width
+            if now:
+                step = player.envs.finish()
+                player.obs, player.begins = step.obs, step.begins
+                seen.reward[now - 1, at], seen.valid[now - 1, at] = step.reward, step.valid
+                seen.terminated[now - 1, at] = step.terminated
+                seen.truncated[now - 1, at] = step.truncated
+            observed = trees.map_tree(lambda x: x[now, at], seen.obs)  # noqa: B023 - called at once
+            trees.map_tree(_write, observed, player.obs)
+            seen.begins[now, at] = player.begins
+            start = time.perf_counter()
+            with the_model_computes():
+                action, log_prob, seen.value[now, at] = act(player, observed, now == steps)
+            acting += time.perf_counter() - start
+            if now < steps:
+                seen.action[now, at], seen.log_prob[now, at] = action, log_prob
+                player.envs.begin(action)
+    idle_since, ended = players[0].idle_since, time.perf_counter()
+    players[0].idle_since = ended
+    seconds = {
+        phase: acting,
+        "environment": ended - began - acting,
+        "idle": began - idle_since,
+    }
+    return seen, seconds
+
+
+def _write(into: Any, array: NDArray[Any]) -> None:
+    into[:] = array if isinstance(into, np.ndarray) else torch.from_numpy(array)

@@ -9,14 +9,14 @@ from typing import Any
 import remotely
 from remotely_rl.acting import cluster
 from remotely_rl.acting.actor import Parameters, Rollout
-from remotely_rl.acting.samplers import Samplers, SamplingActor
+from remotely_rl.acting.samplers import Crewed, SamplingActor
 from remotely_rl.supervision.failures import LOST
 
 
 class Rounds:
     """Synchronous sampling, as A2C and PPO do it."""
 
-    def __init__(self, crew: Samplers[Rollout]):
+    def __init__(self, crew: Crewed[Rollout]):
         self.crew = crew
         self._calls: list[tuple[SamplingActor[Rollout], Future[Rollout]]] = []
 
@@ -67,10 +67,7 @@ class Rounds:
         if not self.idle:
             return []
         try:
-            calls = [
-                remotely.submit(actor.pause)  # type: ignore[attr-defined]
-                for actor in self.crew.actors
-            ]
+            calls = [remotely.submit(actor.pause) for actor in self.crew.actors]
             return [call.result() for call in calls]
         except LOST:  # the next round replaces it
             return []

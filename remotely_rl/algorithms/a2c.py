@@ -15,6 +15,7 @@ Differences from the second paper:
     Adam, with a rate that falls to a seventh; theirs is RMSProp at a constant rate
     the entropy coefficient falls from 0.004 to 0.001; theirs is 0.01
     an environment whose episode has ended is reset at once; theirs waits for the update
+        (`resets="in_pause"`)
     truncated episodes bootstrap, and the input is normalized
     values are learnt in units of their own deviation where rewards are not clipped
 """
@@ -53,6 +54,8 @@ class Config(Common):
 
     rollout_steps: int = 8
     random_start: int = 250
+    sampling: fields.Sampling = "auto"
+    resets: fields.Resets = "at_once"
     arrivals: fields.Arrivals = False
 
     gamma: fields.Gamma = 0.99

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 import remotely
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.crew import POLL_S
-from remotely_rl.config import Common, fields
+from remotely_rl.config import CAN, Common, fields
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.functions import losses
@@ -76,6 +76,9 @@ class Config(Common):
 
     lstm: fields.Lstm = 0
 
+    cannot: ClassVar[Mapping[str, str]] = {
+        "sampling": f"its workers compute gradients, each with environments of its own; {CAN}",
+    }  # fmt: skip
     paper: ClassVar[Mapping[str, Any]] = {
         "random_start": 0, "rollout_steps": 5, "entropy_coef": 0.01, "image_size": 84,
     }  # fmt: skip
@@ -111,7 +114,7 @@ def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWor
 
     def losses_at(policy: Tensor, value: Tensor, rows: Transitions, progress: float) -> Losses:
         entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
-        actions = actor.player.envs.actions
+        actions = actor.envs.actions
         return compute_losses(policy, value, rows, config, entropy_coef, actions)
 
     return sharing.SegmentWork(

@@ -38,11 +38,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remotely_rl import networks, trees
+from remotely_rl import networks
 from remotely_rl.acting.actor import Actor
-from remotely_rl.acting.player import AgentOutput
+from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common, fields
-from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import categorical, losses, q_learning
@@ -61,6 +60,7 @@ class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train dqn`."""
 
     rollout_steps: int = 8
+    sampling: fields.Sampling = "auto"
     overlap: fields.Overlap = False
     epsilon: Annotated[float, "probability of a random action after explore_steps", FRACTION] = 0.01
     explore_steps: Annotated[
@@ -309,35 +309,30 @@ class QActor(Actor):
     """Acts epsilon-greedily by the newest values, or by those of noisy weights."""
 
     model: QNetwork
+    config: Config
+    fills_replay = True
 
-    def __init__(self, config: Config, model: nn.Module, seed: int, is_replacement: bool = False):
-        super().__init__(config, model, seed, is_replacement)
-        self.config = config
-
-    def episodes(self) -> list[Episode]:
-        """Finished episodes; of the environment that explores least, if they differ."""
-        if not self.config.epsilon_spread:
-            return super().episodes()
-        of_all = self.player.envs.pop_episodes_by_environment()
-        return [game for which, game in of_all if which == self.config.envs_per_actor - 1]
+    def counts(self, environment: int) -> bool:
+        """Whether the environment is the one that explores least, if they differ."""
+        return not self.config.epsilon_spread or environment == self.config.envs_per_actor - 1
 
     @torch.inference_mode()
-    def act(self, last: bool) -> AgentOutput:
+    def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
         """Draws an action for each observation."""
-        count = self.player.envs.num_envs
+        count = player.envs.num_envs
         nothing = np.zeros(count, np.float32)
         if last:
             return AgentOutput(np.empty(0), nothing, nothing)
-        obs = trees.map_tree(torch.from_numpy, self.player.obs)
+        obs = self.tensors(obs)
         epsilons = self.config.epsilons_at(self.env_steps)
         if bool((epsilons == 1).all()):
-            q = self.model.masked(torch.zeros(count, self.model.actions), obs)
+            q = self.model.masked(torch.zeros(count, self.model.actions, device=self.device), obs)
         else:
-            networks.resample(self.model, self.random)
+            networks.resample(self.model, player.random)
             q, _ = self.model(obs)
-        return AgentOutput(
-            q_learning.epsilon_greedy(q, epsilons, self.random).numpy(), nothing, nothing
-        )
+        epsilons = epsilons.repeat(count // player.width)
+        action = player.draw(q_learning.epsilon_greedy, q.cpu(), epsilons)
+        return AgentOutput(action.numpy(), nothing, nothing)
 
 
 def loop(session: Session[Config]) -> None:

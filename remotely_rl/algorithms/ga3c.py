@@ -47,11 +47,11 @@ from torch import Tensor, nn
 
 import remotely
 from remotely_rl import networks
-from remotely_rl.acting.player import AgentOutput, Player
+from remotely_rl.acting.player import AgentOutput, Player, play
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
 from remotely_rl.algorithms import ppo
-from remotely_rl.config import Common, fields
+from remotely_rl.config import CAN, Common, fields
 from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
@@ -71,6 +71,7 @@ from remotely_rl.learning.tuner import RateWindow, Tuner
 from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.supervision import CrashReport, failures
+from remotely_rl.trees import Tree
 
 WARM_UP_S = 10.0  # before numbers are tuned
 
@@ -116,6 +117,9 @@ class Config(Common):
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
+    cannot: ClassVar[Mapping[str, str]] = {
+        "sampling": f"its server computes the actions of all agents already; {CAN}",
+    }  # fmt: skip
     paper: ClassVar[Mapping[str, Any]] = {
         "epochs": 1, "minibatches": 1, "clip_range": 0.0, "normalize_advantage": False,
         "target_kl": 0.0, "gae_lambda": 1.0, "image_size": 84,
@@ -221,8 +225,8 @@ class Agent:
         if is_replacement:
             failures.disable_stack_dumps()
         self.server = server
-        self.random = torch.Generator().manual_seed(seed)
-        self.player = Player(config, seed)
+        self.config = config
+        self.player = Player.here(config, seed)
         self.prediction: Prediction | None = None  # for an observation asked about for its value
         self.version = 0
 
@@ -232,9 +236,7 @@ class Agent:
         Returns when the server has room for it.
         """
         self.version = -1
-        trajectory, seconds = self.player.play(
-            self.act, np.empty((self.player.envs.num_envs, 0), np.float32), 0, "waiting"
-        )
+        trajectory, seconds = play([self.player], self.config.rollout_steps, self.act, 0, "waiting")
         trajectory.version[:] = self.version
         start = time.perf_counter()
         self.server.train_on(trajectory)
@@ -244,24 +246,24 @@ class Agent:
         envs = self.player.envs
         return SampleReport(steps, envs.pop_episodes(), seconds, envs.pop_crashes())
 
-    def act(self, last: bool) -> AgentOutput:
+    def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
         """Asks the server, and draws an action from each of its policies."""
-        actions = self.player.envs.actions
+        actions = player.envs.actions
         # The prediction for the last observation of one call is the first of the next.
-        prediction = self.prediction or self.ask()
+        prediction = self.prediction or self.ask(obs)
         self.prediction = prediction if last else None
         if last:
             return AgentOutput(np.empty(0), np.empty(0, np.float32), prediction.value)
         if self.version < 0:
             self.version = prediction.version
         policy = torch.from_numpy(prediction.policy)
-        action = actions.sample(policy, self.random)
+        action = player.draw(actions.sample, policy)
         log_prob = actions.log_prob(policy, action).numpy()
         return AgentOutput(action.numpy(), log_prob, prediction.value)
 
-    def ask(self) -> Prediction:
+    def ask(self, obs: Tree) -> Prediction:
         """One request; the server answers it together with other agents'."""
-        prediction: Prediction = self.server.predict(self.player.obs)  # type: ignore[assignment]
+        prediction: Prediction = self.server.predict(obs)  # type: ignore[assignment]
         return prediction
 
     def close(self) -> None:

@@ -67,6 +67,7 @@ class Config(Common):
 
     rollout_steps: int = 64
     actors: fields.FreeActors = 2
+    sampling: fields.Sampling = "auto"
     arrivals: fields.Arrivals = False
     batch_trajectories: fields.BatchTrajectories = 2
     ahead: fields.Ahead = 1

@@ -30,12 +30,11 @@ import torch
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import networks, trees
+from remotely_rl import networks
 from remotely_rl.acting.actor import Actor, Rollout
 from remotely_rl.acting.crew import POLL_S
-from remotely_rl.acting.player import AgentOutput
-from remotely_rl.config import Common, fields
-from remotely_rl.environments import Episode
+from remotely_rl.acting.player import AgentOutput, Player
+from remotely_rl.config import CAN, Common, fields
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
@@ -46,6 +45,7 @@ from remotely_rl.learning.learner import ABSENT, Losses
 from remotely_rl.runs import sampling
 from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, NOT_NEGATIVE
+from remotely_rl.trees import Tree
 
 # What environments' epsilons fall to, and the share of them: section 8 of the paper.
 EPSILONS = ((0.01, 0.3), (0.1, 0.4), (0.5, 0.3))
@@ -82,6 +82,9 @@ class Config(Common):
     horizon: ClassVar[int] = 3_000_000
     values_in_rewards: ClassVar[bool] = True
 
+    cannot: ClassVar[Mapping[str, str]] = {
+        "sampling": f"its workers compute gradients, each with environments of its own; {CAN}",
+    }  # fmt: skip
     paper: ClassVar[Mapping[str, Any]] = {
         "random_start": 0, "rollout_steps": 5, "dueling": False, "image_size": 84,
     }  # fmt: skip
@@ -127,9 +130,10 @@ def compute_losses(policy: Tensor, value: Tensor, rows: Transitions, is_dueling:
 class QActor(Actor):
     """Acts epsilon-greedily; its values are those of its target network."""
 
+    config: Config
+
     def __init__(self, config: Config, model: nn.Module, seed: int):
         super().__init__(config, model, seed)
-        self.config = config
         self.target = copy.deepcopy(self.model)
         self.env_steps = 0
         self._refreshed = 0  # how many target networks there have been
@@ -143,20 +147,18 @@ class QActor(Actor):
             self.target.load_state_dict(self.model.state_dict())
         return super().sample()
 
-    def episodes(self) -> list[Episode]:
-        """Finished episodes of the environments that explore least."""
-        least = self.final == self.final.min()
-        of_all = self.player.envs.pop_episodes_by_environment()
-        return [game for which, game in of_all if least[which]]
+    def counts(self, environment: int) -> bool:
+        """Whether the environment is one of those that explore least."""
+        return bool(self.final[environment] == self.final.min())
 
     @torch.inference_mode()
-    def act(self, last: bool) -> AgentOutput:
+    def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
         """Draws an action for each observation."""
-        config, obs = self.config, trees.map_tree(torch.from_numpy, self.player.obs)
+        config, obs = self.config, self.tensors(obs)
         policy, value = self.model(obs)
         q = q_values(policy, value, config.dueling)
         chances = epsilon(self.final, self.env_steps, config.explore_steps)
-        action = epsilon_greedy(q, chances, self.random)
+        action = player.draw(epsilon_greedy, q, chances)
         policy, value = self.target(obs)
         q_target = q_values(policy, value, config.dueling)
         if config.on_policy:

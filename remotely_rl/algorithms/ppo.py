@@ -60,6 +60,8 @@ class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train ppo`."""
 
     rollout_steps: int = 64
+    sampling: fields.Sampling = "auto"
+    resets: fields.Resets = "at_once"
     arrivals: fields.Arrivals = False
     overlap: fields.Overlap = False
 

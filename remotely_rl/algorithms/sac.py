@@ -29,9 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from remotely_rl import networks, trees
+from remotely_rl import networks
 from remotely_rl.acting.actor import Actor
-from remotely_rl.acting.player import AgentOutput
+from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common, fields
 from remotely_rl.environments import Source
 from remotely_rl.environments.action_spaces import Actions, Composite, Continuous
@@ -56,6 +56,7 @@ class Config(Common):
     actors: int = 1
     envs_per_actor: int = 1
     rollout_steps: int = 32
+    sampling: fields.Sampling = "auto"
     overlap: fields.Overlap = False
 
     replay_rows: fields.ReplayRows = 1_000_000
@@ -224,24 +225,27 @@ def update(learner: SoftLearner, steps: Steps, progress: float) -> Update:
 class SoftActor(Actor):
     """Acts by the newest policy, and before `learn_from` uniformly at random."""
 
-    def __init__(self, config: Config, model: nn.Module, seed: int, is_replacement: bool = False):
-        super().__init__(config, model, seed, is_replacement)
-        self.learn_from = config.learn_from
+    config: Config
+    fills_replay = True
 
     @torch.inference_mode()
-    def act(self, last: bool) -> AgentOutput:
+    def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
         """Draws an action for each observation."""
-        envs = self.player.envs
+        envs = player.envs
         nothing = np.zeros(envs.num_envs, np.float32)
         if last:
             return AgentOutput(np.empty(0), nothing, nothing)
-        if self.env_steps < self.learn_from:
-            size = (envs.num_envs, *envs.actions.shape)
-            action = torch.empty(size).uniform_(-1, 1, generator=self.random)
+        if self.env_steps < self.config.learn_from:
+            action = player.draw(uniform, torch.empty(envs.num_envs, *envs.actions.shape))
         else:
-            policy, _ = self.model(trees.map_tree(torch.from_numpy, self.player.obs))
-            action, _ = squashed_sample(policy, self.random)
+            policy, _ = self.model(self.tensors(obs))
+            action = player.draw(lambda *of: squashed_sample(*of)[0], policy.cpu())
         return AgentOutput(action.numpy(), nothing, nothing)
+
+
+def uniform(into: Tensor, generator: torch.Generator) -> Tensor:
+    """Actions drawn uniformly, written into a tensor."""
+    return into.uniform_(-1, 1, generator=generator)
 
 
 def loop(session: Session[Config]) -> None:

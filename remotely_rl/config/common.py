@@ -20,13 +20,16 @@ from remotely_rl.environments import (
     is_atari,
 )
 from remotely_rl.environments.action_spaces import Actions, described
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.networks import precision
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 from remotely_rl.supervision import rate, watchdog
 from remotely_rl.trees import Tree
 
 STEERED_TO = 0.01  # nats; see target_kl_of
+CAN = "a2c, ppo, appo, impala, dqn, c51, rainbow and sac can"  # sample centrally
+RESETS = ("at_once", "in_pause")
+SAMPLING = ("auto", "local", "central", "alternating")
 ATARI_SIZE, ATARI_STACK = 42, 4  # of images in Atari games, unless others are asked for
 
 
@@ -107,6 +110,9 @@ class Common:
     # In which fields the form that the algorithm has in its paper differs from the defaults.
     paper: ClassVar[Mapping[str, Any]] = {}
 
+    # Why the algorithm lacks a field that others have, by its name.
+    cannot: ClassVar[Mapping[str, str]] = {}
+
     # Names of the fields that were changed to resume a run; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
 
@@ -117,6 +123,7 @@ class Common:
     def __post_init__(self) -> None:
         settings.check(self)
         precision.check(self.precision)
+        check_sampling(self)
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
@@ -141,6 +148,8 @@ class Common:
 
         It is called once, where a run begins, before its folder is made.
         """
+        if waits_of(self):
+            assert self.plan.waits
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         """Raises TrainingError for a network or actions that the algorithm cannot train.
@@ -194,9 +203,16 @@ class Common:
             gymnasium.registry.setdefault(spec.id, spec)
         self.__dict__.update(state)
 
-    def make_environments(self, count: int, watch: Watch | None = None) -> Environments:
-        """Make `count` environments as these settings say."""
-        return environments.make(self.env, count, self.atari, self.images, watch)
+    def make_environments(
+        self, count: int, watch: Watch | None = None, waits: bool = False
+    ) -> Environments:
+        """Make `count` environments as these settings say; see `environments.plan` on `waits`."""
+        return environments.make(self.env, count, self.atari, self.images, watch, waits)
+
+    @property
+    def plan(self) -> environments.Plan:
+        """How to make the environments of an actor."""
+        return environments.plan(self.env, self.atari, self.images, waits_of(self))
 
     @property
     def atari(self) -> Atari:
@@ -236,6 +252,46 @@ def target_kl_of(config: Any) -> float:
     if given is None:  # a rate that is given holds
         return STEERED_TO if config.learning_rate is None else 0.0
     return given
+
+
+def waits_of(config: Any) -> bool:
+    """Whether environments whose episode is over wait for the pause of the next update."""
+    return getattr(config, "resets", RESETS[0]) == RESETS[1]
+
+
+def check_sampling(config: Any) -> None:
+    """Raise TrainingError for a way of sampling that there is not, or not with these actors."""
+    given = getattr(config, "sampling", "local")
+    if given not in SAMPLING:
+        raise TrainingError(
+            f"sampling must be {', '.join(SAMPLING)}, not {given!r}{nearest(given, SAMPLING)}"
+        )
+    resets = getattr(config, "resets", RESETS[0])
+    if resets not in RESETS:
+        raise TrainingError(
+            f"resets must be {' or '.join(RESETS)}, not {resets!r}{nearest(resets, RESETS)}"
+        )
+    if given not in ("central", "alternating"):
+        return
+    if getattr(config, "arrivals", False):
+        raise TrainingError(
+            f"actors that dial in compute their own actions: {given} sampling is without arrivals"
+        )
+    if not config.actors:
+        raise TrainingError(f"{given} sampling needs a number of actors, not 0 for as many as fit")
+    if given == "alternating" and config.actors % 2:
+        raise TrainingError(
+            f"alternating sampling has two halves of the actors: {config.actors} is odd"
+        )
+
+
+def sampling_of(config: Any) -> str:
+    """Where the actions of a config's actors are computed: local, central or alternating."""
+    given: str = getattr(config, "sampling", "local")
+    if given != "auto":
+        return given
+    can = config.actors and not getattr(config, "arrivals", False)
+    return "central" if can and device_of(config).type == "cuda" else "local"
 
 
 def device_of(config: Common) -> torch.device:

@@ -17,6 +17,13 @@ RolloutSteps = Annotated[int, "T, steps of each environment in a trajectory", CO
 Arrivals = Annotated[
     bool, "actors are processes that dial in (remotely_rl.dial_in); further ones may join"
 ]  # fmt: skip
+Sampling = Annotated[
+    str, "where actions are computed: local, central, alternating; auto: central on a GPU, else"
+         " local"
+]  # fmt: skip
+Resets = Annotated[
+    str, "when the next episode begins: at_once, or in_pause, after the update"
+]  # fmt: skip
 Overlap = Annotated[bool, "sample the next round while learning"]
 FreeActors = Annotated[
     int, "processes that sample; 0: as many as the cluster has room for, machines that join later"

@@ -12,19 +12,22 @@ from remotely_rl.environments.checks import check
 from remotely_rl.environments.contract import Environments, Episode, Step
 from remotely_rl.environments.images import Images
 from remotely_rl.environments.sources import (
+    Plan,
     Source,
-    Watch,
     check_is_known,
     is_atari,
     make,
     name_of,
+    plan,
 )
+from remotely_rl.supervision.watchdog import Watch
 
 __all__ = [
     "Atari",
     "Environments",
     "Episode",
     "Images",
+    "Plan",
     "Source",
     "Step",
     "Watch",
@@ -33,4 +36,5 @@ __all__ = [
     "is_atari",
     "make",
     "name_of",
+    "plan",
 ]

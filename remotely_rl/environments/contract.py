@@ -14,6 +14,7 @@ Rows are not experience for three reasons.
 
 1. Vector environments that reset in the step after the end (NEXT_STEP, the usual mode) spend one
    step on it: the action is ignored, the reward is 0.
+   Those that are reset in the pause of an update spend all steps until then.
 2. Those that reset in the last step itself (SAME_STEP) return the first observation of the next
    episode in place of the last one of this episode.  A terminated row does not need it, even if
    it is truncated too.  A row that is only truncated would bootstrap from the wrong episode, so
@@ -27,7 +28,8 @@ Rows are not experience for three reasons.
 `masks.py` which of them are legal.
 """
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -81,10 +83,15 @@ class Environments:
         *,
         lives: bool = False,
         channels_first: bool = False,
+        steps_apart: bool = False,
+        waits: bool = False,
     ):
         """`lives`: `terminated` may also mean a lost life, after which the game goes on.
 
         `channels_first`: an observation of three axes is known to be [channels, height, width].
+        `steps_apart`: the vector environment steps in other processes, between its `step_async` and
+        its `step_wait`.  `waits`: an environment whose episode is over stays where it is, and its
+        rows are not valid, until `end_pause`.
 
         Raises TrainingError for spaces that no policy fits.
         """
@@ -101,6 +108,9 @@ class Environments:
         self._was_reset_once = False
         self._mode = AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._lives = lives
+        self._steps_apart = steps_apart
+        self._waits = waits
+        self._begun: Any = None  # the actions of a step that has begun
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._never = np.zeros(self.num_envs, np.bool_)
         self._frame = np.zeros(self.num_envs, np.int64)
@@ -120,9 +130,15 @@ class Environments:
         mask = Leaf((self.actions.outputs,), np.dtype(np.bool_))
         return {OBSERVATION: spec, ACTION_MASK: mask}
 
-    def reset(self, seed: int | None = None) -> Tree:
-        """Reset all environments, the i-th with `seed` + i; return observations [B, ...]."""
-        obs, info = self.vector.reset(seed=seed)
+    def reset(self, seed: int | Sequence[int] | None = None) -> Tree:
+        """Reset all environments, the i-th with `seed` + i or the i-th of several.
+
+        Returns observations [B, ...].
+        """
+        if isinstance(seed, Sequence) and list(seed) == list(range(seed[0], seed[0] + len(seed))):
+            seed = seed[0]  # which every vector environment takes
+        given: Any = seed
+        obs, info = self.vector.reset(seed=given)
         if ACTION_MASK in info and not self._was_reset_once and self._masks is None:
             self._masks = Masks(self.actions, self.num_envs)
         self._was_reset_once = True
@@ -134,10 +150,24 @@ class Environments:
 
     def step(self, action: NDArray[Any]) -> Step:
         """Take one step in each environment; `action` is [B, ...] as in `actions`."""
-        return self._step(self.actions.to_environment(action))
+        self.begin(action)
+        return self.finish()
 
-    def _step(self, action: Any) -> Step:
-        obs, reward, terminated, truncated, info = self.vector.step(action)
+    def begin(self, action: NDArray[Any]) -> None:
+        """Begin a step, for `finish` to wait for."""
+        self._begin(self.actions.to_environment(action))
+
+    def _begin(self, action: Any) -> None:
+        self._begun = action
+        if self._steps_apart:
+            vector: Any = self.vector
+            vector.step_async(action)
+
+    def finish(self) -> Step:
+        """Return the row of the step that has begun."""
+        vector: Any = self.vector
+        row = vector.step_wait() if self._steps_apart else vector.step(self._begun)
+        obs, reward, terminated, truncated, info = row
         # Copies: some vector environments return the same arrays at every step.
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         ended, reward = terminated | truncated, np.array(reward, np.float32)
@@ -147,7 +177,11 @@ class Environments:
                 f" ends of shape {ended.shape}: let the vector environment return one of each for"
                 " each environment"
             )
-        if self._mode is AutoresetMode.NEXT_STEP:
+        waiting = self._ended if self._waits else self._never
+        if self._waits:
+            played = ~waiting
+            valid, begins = played, self._never.copy()
+        elif self._mode is AutoresetMode.NEXT_STEP:
             played = ~(self._ended & self._was_reset(info))
             valid, begins = played, ~played
         else:
@@ -156,12 +190,12 @@ class Environments:
         acts = read = None
         if self._mode is not AutoresetMode.SAME_STEP:  # which returns no last observation
             # Nobody acts on the last observation, but a truncated one is bootstrapped from.
-            acts, read = ~ended, ~terminated
+            acts, read = ~(ended | waiting), ~(terminated | waiting)
         seen = self._observation(obs, info, read, acts)
         crashed = info.get(f"_{CRASH}")
         if crashed is not None:
             valid = valid & ~crashed
-        if self._mode is AutoresetMode.DISABLED and ended.any():
+        if self._mode is AutoresetMode.DISABLED and ended.any() and not self._waits:
             obs, info = self.vector.reset(options={"reset_mask": ended.copy()})
             seen = self._observation(obs, info, ended, ended, keep=~ended)
         row = Step(seen, reward, terminated, truncated, valid, begins)
@@ -174,21 +208,37 @@ class Environments:
                 episode = Episode(float(self._score[i]), int(self._length[i]))
                 self._episodes.append((int(i), episode))
             self._score[i], self._length[i] = 0, 0
-        self._ended = ended
+        self._ended = ended | waiting
         return row
 
-    def decorrelate(self, max_steps: int, random: np.random.Generator) -> Tree:
+    def end_pause(self) -> tuple[Tree, NDArray[np.bool_]] | None:
+        """Reset the environments that wait; return the observations, and which those are.
+
+        Returns None if none waits.
+        """
+        if not self._waits or not self._ended.any():
+            return None
+        reset = self._ended.copy()
+        obs, info = self.vector.reset(options={"reset_mask": reset})
+        self._ended[:] = False
+        return self._observation(obs, info, reset, reset, keep=~reset), reset
+
+    def decorrelate(self, max_steps: int, randoms: Sequence[np.random.Generator]) -> Tree:
         """Play up to `max_steps` random steps in each environment; return the observations then.
 
         After it, episodes are at different points in different environments; synchronized starts
         make early batches alike (Stooke & Abbeel 2018, https://arxiv.org/abs/1803.02811,
         section 3).  All environments take `max_steps` steps; each is reset once, as many steps
-        before the end as it draws.  Episodes that end meanwhile are not counted.
+        before the end as it draws.  Episodes that end meanwhile are not counted.  Each generator
+        draws for as many environments.
 
         Raises TrainingError if the vector environment cannot reset single environments.
         """
-        steps_after_reset = random.integers(0, max_steps + 1, self.num_envs)
-        draw = self._random_actions(int(random.integers(2**31)))
+        width = self.num_envs // len(randoms)
+        steps_after_reset = np.concatenate(
+            [random.integers(0, max_steps + 1, width) for random in randoms]
+        )
+        draw = self._random_actions([int(random.integers(2**31)) for random in randoms])
         obs: Tree = None
         for left in range(max_steps, -1, -1):
             to_reset = steps_after_reset == left
@@ -204,16 +254,18 @@ class Environments:
                 self._was_reset(info)
                 obs = self._observation(raw, info, to_reset, to_reset, keep=~to_reset)
             if left:
-                obs = self._step(draw()).obs
+                self._begin(draw())
+                obs = self.finish().obs
         self.pop_episodes()
         return obs
 
     def play_randomly(self, steps: int, seed: int) -> Iterator[Tree]:
         """Play random steps from a reset; yield so many observations, [B, ...] each."""
-        draw = self._random_actions(seed)
+        draw = self._random_actions([seed])
         yield trees.map_tree(np.array, self.reset(seed))
         for _ in range(steps - 1):
-            yield trees.map_tree(np.array, self._step(draw()).obs)
+            self._begin(draw())
+            yield trees.map_tree(np.array, self.finish().obs)
 
     def pop_episodes(self) -> list[Episode]:
         """Return the episodes finished since the last call."""
@@ -238,9 +290,26 @@ class Environments:
         if isinstance(self.vector, (SupervisedVectorEnv, WatchedVectorEnv)):
             self.vector.watch(flight, step_timeout_s)
 
+    def take_over(self, old: "Environments") -> bool:
+        """Go on where these were pickled, in place of others that were just made.
+
+        Those that step in other processes go on there.  Returns false if they cannot.
+        """
+        if not self._steps_apart:
+            old.close()
+            return True
+        paused, self.vector = self.vector, old.vector
+        vector: Any = old.vector
+        restored: bool = vector.resume(paused)
+        return restored
+
     def close(self) -> None:
         """Close the environments."""
         self.vector.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        vector: Any = self.vector
+        return {**self.__dict__, "vector": vector.pause() if self._steps_apart else vector}
 
     def _observation(
         self,
@@ -279,20 +348,27 @@ class Environments:
         self._mask = mask
         return {OBSERVATION: tree, ACTION_MASK: mask}
 
-    def _random_actions(self, seed: int) -> Callable[[], Any]:
-        """Return a function that draws a batch of random actions; legal ones, if masked."""
-        space, count = self.vector.single_action_space, self.num_envs
-        space.seed(seed)
-        generator = torch.Generator().manual_seed(seed)
+    def _random_actions(self, seeds: Sequence[int]) -> Callable[[], Any]:
+        """Return a function that draws a batch of random actions; legal ones, if masked.
+
+        Each seed is that of as many environments.
+        """
+        count, width = self.num_envs, self.num_envs // len(seeds)
+        drawn = [copy.deepcopy(self.vector.single_action_space) for _ in seeds]
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        for space, seed in zip(drawn, seeds, strict=True):
+            space.seed(seed)
 
         def draw() -> Any:
             if self._mask is None:
-                samples = [space.sample() for _ in range(count)]
-                into: Any = create_empty_array(space, count)
-                return concatenate(space, samples, into)
+                samples = [space.sample() for space in drawn for _ in range(width)]
+                into: Any = create_empty_array(drawn[0], count)
+                return concatenate(drawn[0], samples, into)
             policy = torch.zeros(count, self.actions.outputs)
             policy[~torch.from_numpy(self._mask)] = ILLEGAL
-            return self.actions.to_environment(self.actions.sample(policy, generator).numpy())
+            parts = zip(torch.split(policy, width), generators, strict=True)
+            actions = [self.actions.sample(part, generator) for part, generator in parts]
+            return self.actions.to_environment(torch.cat(actions).numpy())
 
         return draw
 

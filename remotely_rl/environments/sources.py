@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from remotely.arguments import signature_of
@@ -15,17 +16,23 @@ from remotely_rl.environments.images import Images, preprocessed
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.supervision.registered import spec_of
 from remotely_rl.supervision.vector import SupervisedVectorEnv
+from remotely_rl.supervision.watchdog import Watch
 from remotely_rl.supervision.whole import WatchedVectorEnv
 
 # A Gymnasium id, or a callable that makes the user's own environments: see `make`.
 Source = str | Callable[..., Any]
 
 
-class Watch(NamedTuple):
-    """How the environments of a process are watched over: see supervision/watchdog.py."""
+CANNOT_WAIT = "step as one and cannot wait for the pause: set resets=at_once"
 
-    flight: Any  # memory for the flight record; None: of this process alone
-    step_timeout_s: float  # 0: no limit
+
+class Plan(NamedTuple):
+    """How the environments of a source are made, and what is known of them before."""
+
+    make: Callable[[int, Watch | None], VectorEnv[Any, Any, Any]]
+    lives: bool = False  # see `Environments`
+    channels_first: bool = False
+    waits: bool = False
 
 
 def make(
@@ -34,38 +41,56 @@ def make(
     atari: Atari | None = None,
     images: Images | None = None,
     watch: Watch | None = None,
+    waits: bool = False,
 ) -> Environments:
-    """Make `count` environments from a Gymnasium id or from the user's own callable.
+    """Make `count` environments as `plan` says, and raise what that raises."""
+    make_vector, lives, channels_first, waits = plan(source, atari, images, waits)
+    vector = make_vector(count, watch)
+    return Environments(vector, lives=lives, channels_first=channels_first, waits=waits)
+
+
+def plan(
+    source: Source,
+    atari: Atari | None = None,
+    images: Images | None = None,
+    waits: bool = False,
+) -> Plan:
+    """Return how to make environments from a Gymnasium id or from the user's own callable.
 
     A callable with a parameter `num_envs` (a VectorEnv class has one) is called once with it and
-    returns a Gymnasium VectorEnv.  Any other callable is called `count` times without arguments
-    and returns a Gymnasium Env each time.  `atari` is used for Atari games only, `images` for all
-    other environments.
+    returns a Gymnasium VectorEnv.  Any other callable is called once for each environment, without
+    arguments, and returns a Gymnasium Env each time.  `atari` is used for Atari games only,
+    `images` for all other environments.  With `waits` an environment whose episode is over stays
+    where it is, until it is told to begin another.
 
-    Raises TrainingError for an unknown id, spaces that no policy fits, a callable that returns
-    something else, or observations that are not one image if `images` asks for one.
+    Raises TrainingError for an unknown id; and so does `Plan.make`, for spaces that no policy fits,
+    a callable that returns something else, or observations that are not one image if `images` asks
+    for one; and both if environments cannot wait.
     """
-    images = images or Images()
+    images, atari = images or Images(), atari or Atari()
     check_is_known(source)
+    side_by_side = functools.partial(_side_by_side, images, waits)
+    channels_first = images.frame_stack > 1
     if isinstance(source, str):
-        return _make_from_id(source, count, atari or Atari(), images, watch)
+        spec = gymnasium.registry.get(source)
+        if spec is not None and is_atari_id(source) and not observes_ram(spec):
+            if waits:
+                raise TrainingError(f"the games of {source} {CANNOT_WAIT}")
+            native = functools.partial(_native, spec, atari)
+            return Plan(native, lives=atari.life_loss_is_terminal)
+        registered = functools.partial(_registered, side_by_side, source)
+        return Plan(registered, channels_first=channels_first, waits=waits)
     if _takes_num_envs(source):
         if images.asked_for:
             raise TrainingError(
                 f"{name_of(source)} makes a vector environment, which {images.asked_for} cannot"
                 " change: preprocess its images yourself"
             )
-        vector = source(num_envs=count)
-        if not isinstance(vector, VectorEnv):
-            raise TrainingError(_wrong_type(source, vector, "gymnasium.vector.VectorEnv"))
-        if vector.num_envs != count:
-            raise TrainingError(
-                f"{name_of(source)} made {vector.num_envs} environments; expected {count}"
-            )
-        return Environments(_watched(vector, watch))
-    return Environments(
-        _side_by_side(source, count, images, watch), channels_first=images.frame_stack > 1
-    )
+        if waits:
+            raise TrainingError(f"the environments of {name_of(source)} {CANNOT_WAIT}")
+        return Plan(functools.partial(_whole, source))
+    made_one_by_one = functools.partial(side_by_side, source)
+    return Plan(made_one_by_one, channels_first=channels_first, waits=waits)
 
 
 def name_of(source: Source) -> str:
@@ -126,18 +151,31 @@ def check_is_known(source: Source) -> None:
         ) from None
 
 
-def _make_from_id(
-    env_id: str, count: int, atari: Atari, images: Images, watch: Watch | None
-) -> Environments:
-    spec = gymnasium.registry.get(env_id)
-    if spec is not None and is_atari_id(env_id) and not observes_ram(spec):
-        vector = _watched(make_vector(spec, count, atari), watch)
-        return Environments(vector, lives=atari.life_loss_is_terminal)
-    try:
-        make_one = functools.partial(gymnasium.make, env_id)
-        return Environments(
-            _side_by_side(make_one, count, images, watch), channels_first=images.frame_stack > 1
+def _native(
+    spec: EnvSpec, atari: Atari, count: int, watch: Watch | None
+) -> VectorEnv[Any, Any, Any]:
+    return _watched(make_vector(spec, count, atari), watch)
+
+
+def _whole(source: Callable[..., Any], count: int, watch: Watch | None) -> VectorEnv[Any, Any, Any]:
+    vector = source(num_envs=count)
+    if not isinstance(vector, VectorEnv):
+        raise TrainingError(_wrong_type(source, vector, "gymnasium.vector.VectorEnv"))
+    if vector.num_envs != count:
+        raise TrainingError(
+            f"{name_of(source)} made {vector.num_envs} environments; expected {count}"
         )
+    return _watched(vector, watch)
+
+
+def _registered(
+    side_by_side: Callable[..., VectorEnv[Any, Any, Any]],
+    env_id: str,
+    count: int,
+    watch: Watch | None,
+) -> VectorEnv[Any, Any, Any]:
+    try:
+        return side_by_side(functools.partial(gymnasium.make, env_id), count, watch)
     except (gymnasium.error.Error, ImportError) as error:
         raise TrainingError(f"Gymnasium cannot make {env_id!r}: {error}") from error
 
@@ -149,7 +187,7 @@ def _watched(vector: VectorEnv[Any, Any, Any], watch: Watch | None) -> VectorEnv
 
 
 def _side_by_side(
-    make_one: Callable[[], Any], count: int, images: Images, watch: Watch | None
+    images: Images, waits: bool, make_one: Callable[[], Any], count: int, watch: Watch | None
 ) -> VectorEnv[Any, Any, Any]:
     def make_checked() -> gymnasium.Env[Any, Any]:
         env = make_one()
@@ -158,7 +196,9 @@ def _side_by_side(
         return preprocessed(env, images)
 
     flight, step_timeout_s = watch or (None, 0.0)
-    return SupervisedVectorEnv([make_checked] * count, step_timeout_s=step_timeout_s, flight=flight)
+    return SupervisedVectorEnv(
+        [make_checked] * count, step_timeout_s=step_timeout_s, flight=flight, waits=waits
+    )
 
 
 def _takes_num_envs(source: Callable[..., Any]) -> bool:

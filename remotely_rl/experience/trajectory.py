@@ -8,6 +8,7 @@ action, which is also the first of the next trajectory.
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,8 @@ from remotely_rl.trees import Tree
 class Trajectory:
     """T steps of B environments, in the order of time.
 
-    The arrays are numpy's, so that they can be received where torch is not imported.
+    The arrays are numpy's, so that they can be received where torch is not imported.  Observations
+    that were put on a GPU as they were sampled are tensors there.
     """
 
     obs: Tree  # of arrays [T + 1, B, ...]
@@ -78,11 +80,17 @@ def stack(trajectories: Sequence[Trajectory]) -> Trajectory:
     return Trajectory(
         **{
             field.name: trees.join(
-                functools.partial(
-                    np.concatenate, axis=0 if field.name in ("state", "version") else 1
-                ),
+                functools.partial(_joined, 0 if field.name in ("state", "version") else 1),
                 [getattr(trajectory, field.name) for trajectory in trajectories],
             )
             for field in fields(Trajectory)
         }
     )
+
+
+def _joined(axis: int, arrays: Sequence[Any]) -> Any:
+    if isinstance(arrays[0], np.ndarray):
+        return np.concatenate(arrays, axis)
+    import torch  # noqa: PLC0415 - it is imported already: these are its tensors
+
+    return torch.cat(list(arrays), axis)

@@ -403,8 +403,13 @@ class Learner(Generic[C]):
             metrics["train/explained_variance"] = share
         return metrics | self.reward_clipper.pop_metrics()
 
-    def to_device(self, array: NDArray[Any]) -> Tensor:
-        """Copies an array to the learner's device; on a CPU the tensor shares its memory."""
+    def to_device(self, array: NDArray[Any] | Tensor) -> Tensor:
+        """Copies an array to the learner's device; on a CPU the tensor shares its memory.
+
+        What is a tensor already was put there as it was sampled.
+        """
+        if isinstance(array, Tensor):
+            return array
         on_cpu = torch.from_numpy(array)
         if self.device.type == "cpu":
             return on_cpu

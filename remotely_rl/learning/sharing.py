@@ -195,7 +195,7 @@ class SegmentWork:
         self.actor = actor
         self.progress = 0.0  # of the schedule
         # One model acts and learns; one vector holds its parameters.
-        self.learner = Learner(config, actor.model, actor.player.envs.actions)
+        self.learner = Learner(config, actor.model, actor.envs.actions)
         self.flat = Flat(actor.model)
         self._losses_at = losses_at
         self._normalize_advantage = normalize_advantage
@@ -235,7 +235,7 @@ class SegmentWork:
         }
         metrics |= self.learner.reward_clipper.pop_metrics()
         self._report = self._report._replace(metrics=metrics)
-        self.actor.player.idle_since = ended = time.perf_counter()
+        self.actor.players[0].idle_since = ended = time.perf_counter()
         self._spent({"learning": ended - began})
         return gradient
 
@@ -278,7 +278,7 @@ class SegmentWork:
         self._minibatches_left = [
             minibatch
             for _ in range(self._epochs)
-            for minibatch in batch.minibatches(self._minibatches, self.actor.random)
+            for minibatch in batch.minibatches(self._minibatches, self.actor.players[0].random)
         ][::-1]
 
     def _spent(self, seconds: dict[str, float]) -> None:

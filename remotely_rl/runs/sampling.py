@@ -17,9 +17,11 @@ from remotely_rl.acting.dial_in import Station, arrive
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
+from remotely_rl.config import sampling_of
 from remotely_rl.learning import threads
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.learning.sharing import SegmentWork, SharedLearner
+from remotely_rl.runs.central import CentralActor
 from remotely_rl.runs.session import Session
 
 if TYPE_CHECKING:
@@ -49,10 +51,11 @@ def stream(session: Session[Any]) -> Stream[Rollout]:
     """Starts actors that never wait.  The learner has the cores that they leave, at least one."""
     config: impala.Config | appo.Config = session.learner.config
     _set_threads(threads.beside(config.actors), session)
-    actors = _actors(session, Actor, config.arrivals)
-    return session.keep(
-        Stream(actors, config.ahead, config.batch_trajectories, config.max_staleness)
-    )
+    actors: Any = _actors(session, Actor, config.arrivals)
+    batch = config.batch_trajectories
+    if isinstance(actors, CentralActor):  # one rollout has the trajectories of all
+        batch = -(-batch // config.actors)
+    return session.keep(Stream(actors, config.ahead, batch, config.max_staleness))
 
 
 def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, ParameterServer]:
@@ -104,10 +107,24 @@ def _set_threads(count: int, session: Session[Any]) -> None:
         session.threads = threads.Threads(count, session.warn)
 
 
-def _actors(session: Session[Any], kind: type[Actor], arrivals: bool) -> Samplers[Rollout]:
+def _actors(
+    session: Session[Any], kind: type[Actor], arrivals: bool
+) -> Samplers[Rollout] | CentralActor:
     learner = session.learner
     session.restore(learner)
-    config, model = learner.config, networks.copy_to_cpu(learner.model)
+    config = learner.config
+    if (mode := sampling_of(config)) != "local":
+        halves = 2 if mode == "alternating" else 1
+        # Half of the actors step while actions are computed, or none.
+        spare = threads.beside(config.actors // 2) if halves == 2 else threads.cores()
+        seeds = [session.seed_of(number) for number in range(config.actors)]
+        made = CentralActor(
+            kind, config, learner.model, seeds, halves, config.learner_threads or spare,
+            session.crashes,
+        )  # fmt: skip
+        made.publish(learner.parameters())
+        return made
+    model = networks.copy_to_cpu(learner.model)
     # Of as many as there is room for, each takes room, whatever the cluster counts by itself.
     place: Callable[..., Actor] = kind if config.actors else remotely.options(kind, cpus=1)
 

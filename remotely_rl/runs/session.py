@@ -242,7 +242,8 @@ class Session(Generic[C]):
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
         """Waits for `count` trajectories, for a moment at most; returns them side by side, or None.
 
-        Those that came are kept for the next call.
+        Those that came are kept for the next call.  A trajectory is of `envs_per_actor`
+        environments: a rollout that was sampled centrally is one for each actor.
         """
         with self.spending("waiting"):
             rollout = actors.take(timeout_s=POLL_S)
@@ -252,7 +253,7 @@ class Session(Generic[C]):
         trajectory = self.count([rollout])
         if trajectory.valid.any():
             self._gathered.append(trajectory)
-        if len(self._gathered) < count:
+        if sum(one.width for one in self._gathered) < count * self._config.envs_per_actor:
             return None
         gathered, self._gathered = self._gathered, []
         return stack(gathered)

@@ -61,7 +61,7 @@ class Probe:
         try:
             if config.random_start:  # needs more of an environment than random play does
                 envs.reset(seed)
-                envs.decorrelate(0, np.random.default_rng(seed))
+                envs.decorrelate(0, [np.random.default_rng(seed)])
             obs, odd = checks.look(envs, steps, seed, config.max_crash_rate)
             return EnvironmentInfo(envs.space, envs.spec, envs.actions, obs, odd)
         finally:

@@ -72,6 +72,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         step_timeout_s: float = 0.0,
         flight: Any = None,
         first_index: int = 0,
+        waits: bool = False,
     ):
         """Make the environments.  Raises what `makes` raise, and TrainingError if they differ.
 
@@ -79,12 +80,14 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         `episode_seeds` each episode has a seed of its own, see seeds.py; otherwise `reset` passes
         on what it is given.  `step_timeout_s` ends this process if a step or a reset of one
         environment takes longer; 0: no limit.  `flight` is memory for the flight record.
-        Errors number the environments from `first_index`.
+        Errors number the environments from `first_index`.  One that `waits` is not stepped once its
+        episode is over, and its row stays as it was, until `reset` begins another.
         """
         self._makes = list(makes)
         self.num_envs = count = len(self._makes)
         self.copy = copy
-        self.autoreset_mode = autoreset_mode
+        self.autoreset_mode = AutoresetMode.DISABLED if waits else autoreset_mode
+        self._waits = waits
         self.crashes: list[CrashReport] = []  # since `pop_crashes`
         self._first_index = first_index
         self._episode_seeds = episode_seeds
@@ -111,7 +114,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self.single_observation_space, self.single_action_space = self._spaces
         self.observation_space = batch_space(self.single_observation_space, count)
         self.action_space = batch_space(self.single_action_space, count)
-        self.metadata = {**first.metadata, "autoreset_mode": autoreset_mode}
+        self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = first.render_mode
         self._use(FlightRecord(count, self.single_action_space, flight))
         self._steps = [env.step for env in self.envs]
@@ -143,7 +146,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             each = actions
         else:
             each = iterate(self.action_space, actions)
-        if self.autoreset_mode is AutoresetMode.DISABLED:
+        if self.autoreset_mode is AutoresetMode.DISABLED and not self._waits:
             check_none_ended(self._ended)
         self.swap_rows()
         rows = self.rows
@@ -158,8 +161,11 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             began[i] = clock()
             if ended[i]:
                 record.skip(i)
-                info = self._begin_episode(i)
                 rewards[i] = 0.0
+                if self._waits:
+                    rows.copy_row(i, self._other_rows)
+                    continue
+                info = self._begin_episode(i)
             else:
                 row: Any = ()
                 try:

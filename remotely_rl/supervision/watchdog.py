@@ -22,6 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from remotely_rl.supervision.flight import FlightRecord
 
@@ -31,6 +32,13 @@ DEFAULT_S = 300.0  # no step takes as long in which one would train, nor does lo
 PERIOD_S = (0.05, 1.0)
 SWITCH_SAYS = "Timeout ("  # the first word of what the switch prints
 SWITCH_EXIT = 1
+
+
+class Watch(NamedTuple):
+    """How the environments of a process are watched over."""
+
+    flight: Any  # memory for the flight record; None: of this process alone
+    step_timeout_s: float  # 0: no limit
 
 
 class Switch:

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 import remotely
 from remotely_rl.supervision import CrashReport, SupervisedVectorEnv, failures, flight
 from remotely_rl.supervision.vector import Make
-from remotely_rl.supervision.watchdog import SWITCH
+from remotely_rl.supervision.watchdog import SWITCH, Watch
 from remotely_rl.vector.bells import MORE, STEP, Address, Bell
 from remotely_rl.vector.board import FAILED, MAIL, Board
+from remotely_rl.vector.whole import Whole
 
 
 class Settings(NamedTuple):
@@ -33,6 +34,11 @@ class Settings(NamedTuple):
     check_finite: bool
     step_timeout_s: float
     cpus: float  # that a host reserves
+    # All makes of a host are one, which makes its environments as a whole: given their number, and
+    # how they are watched over.  Of infos the VectorEnv then needs some keys alone.
+    are_whole: bool = False
+    keys: frozenset[str] | None = None
+    waits: bool = False  # an environment whose episode is over may be stepped: it stays as it is
 
 
 class Description(NamedTuple):
@@ -65,7 +71,7 @@ class Message(NamedTuple):
 class Host:
     """See the module's docstring.  Without environments at first: a spare one has none."""
 
-    envs: SupervisedVectorEnv
+    envs: Any  # a SupervisedVectorEnv, or what has its methods
     _bell: Bell | None = None
     _parity = 0
 
@@ -84,16 +90,28 @@ class Host:
         if is_replacement:
             failures.disable_stack_dumps()
         is_alone = remotely.current_actor() is not None  # else it is in the user's process
-        self.envs = SupervisedVectorEnv(
-            makes,
-            copy=False,
-            autoreset_mode=settings.autoreset_mode,
-            episode_seeds=settings.episode_seeds,
-            check_finite=settings.check_finite,
-            step_timeout_s=settings.step_timeout_s if is_alone else 0.0,
-            flight=remotely.flight_recorder(flight.nbytes_of(len(makes))),
-            first_index=first_index,
+        self._keys = settings.keys
+        self._watch = Watch(
+            remotely.flight_recorder(flight.nbytes_of(len(makes))),
+            settings.step_timeout_s if is_alone else 0.0,
         )
+        if settings.are_whole:
+            make: Any = makes[0]
+            vector = make(len(makes), self._watch)
+            if isinstance(vector, SupervisedVectorEnv):
+                vector.copy = False
+            self.envs = vector if isinstance(vector, SupervisedVectorEnv) else Whole(vector)
+        else:
+            self.envs = SupervisedVectorEnv(
+                makes,
+                copy=False,
+                autoreset_mode=settings.autoreset_mode,
+                episode_seeds=settings.episode_seeds,
+                check_finite=settings.check_finite,
+                step_timeout_s=self._watch.step_timeout_s,
+                flight=self._watch.flight,
+                first_index=first_index,
+            )
         for name, values in attributes.items():
             self.set_attr(name, values)
         if is_replacement:
@@ -117,7 +135,11 @@ class Host:
         """Write rows into this memory from now on, and be woken by this bell; return the pid."""
         self._bell = Bell(address)
         self._board, self._index = board, address.host
-        rows = slice(*board.begins[address.host : address.host + 2])
+        self._write_into(board)
+        return os.getpid()
+
+    def _write_into(self, board: Board) -> None:
+        rows = slice(*board.begins[self._index : self._index + 2])
         self.envs.write_into(
             [[array[rows] for array in arrays] for arrays in board.observations],
             board.rewards[rows],
@@ -125,7 +147,6 @@ class Host:
             board.truncated[rows],
         )
         self._parity = 0
-        return os.getpid()
 
     def serve(self) -> None:
         """Take a step whenever the bell rings for one; return when it rings for anything else."""
@@ -134,7 +155,7 @@ class Host:
         while (what := bell.wait()) in STEP:
             try:
                 self._turn(STEP.index(what))
-                infos = self.envs.step(board.read_actions(index))[-1]
+                infos = self._needed(self.envs.step(board.read_actions(index))[-1])
                 if infos or self.envs.crashes:
                     self._send(bell, _pickled(Rest(infos, self.envs.pop_crashes())))
             except BaseException:
@@ -145,8 +166,7 @@ class Host:
 
     def step(self, actions: Any) -> Message:
         """Take a step; return its rows."""
-        infos = self.envs.step(actions)[-1]
-        return self._message(infos)
+        return self._message(self.envs.step(actions)[-1])
 
     def reset(
         self, seeds: Sequence[int | None], options: dict[str, Any] | None, parity: int
@@ -156,7 +176,7 @@ class Host:
             return self._message(self.envs.reset(seed=seeds, options=options)[1])
         self._turn(parity, swap=False)
         infos = self.envs.reset(seed=seeds, options=options)[1]
-        return Rest(infos, self.envs.pop_crashes())
+        return Rest(self._needed(infos), self.envs.pop_crashes())
 
     def end_episodes(self, which: Sequence[int]) -> None:
         """Let the next step of these environments be one that resets them."""
@@ -176,11 +196,42 @@ class Host:
     def render(self) -> tuple[Any, ...] | None:
         """Return a frame of each environment."""
         with SWITCH.paused():
-            return self.envs.render()
+            frames: tuple[Any, ...] | None = self.envs.render()
+            return frames
 
     def are_wrapped(self, which: Sequence[int], wrapper: type) -> list[bool]:
         """Return which of these environments have a wrapper of a class."""
         return [_is_wrapped(self.envs.envs[i], wrapper) for i in which]
+
+    def pause(self) -> bytes:
+        """Return a state from which `resume` goes on bit by bit.
+
+        It is empty if the environments cannot be saved.
+        """
+        try:
+            with SWITCH.paused():
+                return bytes(cloudpickle.dumps(self.envs))
+        except Exception:  # pickling a user's environment may raise anything
+            return b""
+
+    def resume(self, paused: bytes, parity: int) -> bool:
+        """Go on from such a state; return false, and change nothing, if it cannot be read."""
+        try:
+            # From the checkpoint of a run of the user's own.
+            with SWITCH.paused():
+                envs = cloudpickle.loads(paused)
+        except Exception:  # as in `pause`
+            return False
+        self.envs.close()
+        self.envs = envs
+        envs.watch(*self._watch)
+        if self._bell is not None:
+            last = envs.rows
+            self._write_into(self._board)
+            self._turn(parity, swap=False)
+            for i in range(len(self._board.read_actions(self._index))):
+                envs.rows.copy_row(i, last)
+        return True
 
     def close(self) -> None:
         """Close the environments."""
@@ -193,9 +244,15 @@ class Host:
             self.envs.swap_rows()
         self._parity = parity
 
+    def _needed(self, infos: dict[str, Any]) -> dict[str, Any]:
+        """Return the infos that the VectorEnv needs."""
+        if self._keys is None:
+            return infos
+        return {key: infos[key] for key in self._keys & infos.keys()}
+
     def _message(self, infos: dict[str, Any]) -> Message:
         envs = self.envs
-        rest = Rest(infos, envs.pop_crashes())
+        rest = Rest(self._needed(infos), envs.pop_crashes())
         rows = envs.rows
         return Message(rows.arrays, rows.objects, envs.outcomes, rest)
 

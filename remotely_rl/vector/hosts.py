@@ -66,7 +66,7 @@ class Hosts:
         """Make the environments, `width` in a host.  Raises what making one raises."""
         self.count = len(makes)
         self.crashes = crashes
-        self._mode = settings.autoreset_mode
+        self._mode, self._waits = settings.autoreset_mode, settings.waits
         self._lock = RLock()  # of the crashes, and of what is made
         self._failure: BaseException | None = None  # that the next step raises
         self._complaint: Exception | None = None  # that it raises once
@@ -147,7 +147,7 @@ class Hosts:
     def begin(self, actions: Any) -> None:
         """Begin a step.  Raises ValueError for an episode that is over if nothing resets it."""
         self._settle()
-        if self._mode is AutoresetMode.DISABLED:
+        if self._mode is AutoresetMode.DISABLED and not self._waits:
             check_none_ended(self._ended)
         self._actions = actions
         self._each: list[Any] | None = None  # the actions one by one, if a host needs them so
@@ -179,7 +179,8 @@ class Hosts:
         if self._owed.any():
             self._pay(infos)
         if self._mode is not AutoresetMode.SAME_STEP:
-            np.logical_or(*self.outcomes[1:], out=self._ended)
+            over = np.logical_or(*self.outcomes[1:])
+            self._ended[:] = over | self._ended if self._waits else over
         self._is_stepping = False
         with self._lock:
             self.crashes.stepped(self.count)
@@ -439,6 +440,29 @@ class Hosts:
                 own = {i - seat.begin: value for i, value in pairs}
                 self._call(seat, "set_attr", name, own)
                 seat.attributes.setdefault(name, {}).update(own)
+
+    def pause(self) -> tuple[list[bytes], NDArray[np.bool_]]:
+        """Return the state of each host, from which `resume` goes on bit by bit, and who has ended.
+
+        That of a host is empty if its environments cannot be saved.
+        """
+        return self._call_all("pause", [()] * len(self._seats)), self._ended.copy()
+
+    def resume(self, paused: tuple[list[bytes], NDArray[np.bool_]]) -> bool:
+        """Go on from what `pause` returned; return whether all hosts could."""
+        states, ended = paused
+        if len(states) != len(self._seats) or not all(states):
+            return False
+        resumed = self._call_all("resume", [(one, self._parity) for one in states])
+        self._ended[:] = ended
+        return all(resumed)
+
+    def _call_all(self, method: str, args: Sequence[tuple[Any, ...]]) -> list[Any]:
+        self._settle()
+        for seat in self._seats:
+            self._ensure(seat)
+        calls = [seat.submit(method, *of) for seat, of in zip(self._seats, args, strict=True)]
+        return [self._answer(seat, call) for seat, call in zip(self._seats, calls, strict=True)]
 
     def render(self) -> tuple[Any, ...]:
         """Return a frame of each environment."""

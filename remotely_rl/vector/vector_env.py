@@ -99,20 +99,23 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         makes = _makes(env, num_envs, kwargs)
         if wrappers:
             makes = [partial(_wrapped, make, list(wrappers)) for make in makes]
-        count = self.num_envs = len(makes)
-        width = envs_per_actor or math.ceil(count / this_machine.cores())
+        width = envs_per_actor or math.ceil(len(makes) / this_machine.cores())
         mode = AutoresetMode(autoreset_mode)
         settings = Settings(mode, episode_seeds, check_finite, step_timeout_s, cpus_per_actor)
+        crashes = Crashes(say, max_crash_rate, keep=on_crash)
+        self._begin(Hosts(makes, width, settings, crashes), copy, mode)
+        self.spec = spec_of(env) if isinstance(env, str) else None
+
+    def _begin(self, hosts: Hosts, copy: bool, mode: AutoresetMode) -> None:
         self.copy, self.autoreset_mode = copy, mode
         self._is_step_pending = False  # between `step_async` and `step_wait`
-        self._hosts = Hosts(makes, width, settings, Crashes(say, max_crash_rate, keep=on_crash))
-        first = self._hosts.description
+        self._hosts = hosts
+        first, self.num_envs = hosts.description, hosts.count
         self.single_observation_space = first.observation_space
         self.single_action_space = first.action_space
-        self.observation_space = batch_space(first.observation_space, count)
-        self.action_space = batch_space(first.action_space, count)
+        self.observation_space = batch_space(first.observation_space, hosts.count)
+        self.action_space = batch_space(first.action_space, hosts.count)
         self.metadata, self.render_mode = first.metadata, first.render_mode
-        self.spec = spec_of(env) if isinstance(env, str) else None
 
     def step(
         self, actions: Any
@@ -249,3 +252,37 @@ def _whole(num_envs: int | None) -> int:
     if num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}; there must be one at least")
     return num_envs
+
+
+class Simulators(VectorEnv):
+    """A vector environment of hosts whose environments are made as a whole, for central sampling.
+
+    `make(width, watch)` makes those of a host.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        hosts: int,
+        width: int,
+        crashes: Crashes,
+        *,
+        keys: frozenset[str],
+        step_timeout_s: float,
+        waits: bool = False,
+    ):
+        """Make the environments.  Of infos, these `keys` are returned.
+
+        `waits`: one whose episode is over stays as it is until it is reset.
+        """
+        mode = AutoresetMode.DISABLED if waits else AutoresetMode.NEXT_STEP
+        settings = Settings(mode, True, True, step_timeout_s, 1.0, True, keys, waits)
+        self._begin(Hosts([make] * (hosts * width), width, settings, crashes), False, mode)
+
+    def pause(self) -> Any:
+        """Return a state from which `resume` goes on bit by bit, as far as it can be saved."""
+        return self._hosts.pause()
+
+    def resume(self, paused: Any) -> bool:
+        """Go on from what `pause` returned; return whether all hosts could."""
+        return self._hosts.resume(paused)

@@ -73,5 +73,7 @@ def _left(before: Traces) -> list[str]:
 TRIALS = {
     "environments under CleanRL's PPO": Trial(334, _under("cleanrl")),
     "environments under SB3's PPO": Trial(333, _under("sb3")),
-    "environments under our PPO": Trial(333, _under("ours")),
+    "environments under our PPO": Trial(333, _under("local")),
+    "environments sampled centrally": Trial(300, _under("central")),
+    "environments sampled in two halves": Trial(300, _under("alternating")),
 }

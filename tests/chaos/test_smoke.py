@@ -14,13 +14,14 @@ import pytest
         ("kill actor", 5), ("kill worker", 1), ("decoder", 20_000), ("admitted peers", 500),
         ("calls", 5_000), ("interrupts", 2),
         ("environments under CleanRL's PPO", 8), ("environments under our PPO", 5),
+        ("environments sampled in two halves", 5),
         *(
             pytest.param(*trial, marks=pytest.mark.chaos)
             for trial in (
                 ("a worker that lies", 1_000), ("a client that lies", 1_000), ("raw bytes", 100),
                 ("strangers", 1), ("births", 30), ("kill a store amid a transfer", 3),
                 ("kill a relaying worker", 3), ("kill an end of a served object", 10),
-                ("stop a relay", 1),
+                ("stop a relay", 1), ("environments sampled centrally", 20),
             )
         ),
     ],

@@ -160,11 +160,12 @@ def sb3(watch: Watch) -> None:
     watch.rows = oracle.rows
 
 
-def ours(watch: Watch) -> None:
+def ours(watch: Watch, sampling: str = "local") -> None:
     """Run our own PPO; the oracle looks at the trajectories from which it learns."""
     from remotely_rl.algorithms import ppo
 
     learn, add = ppo.update, Crashes.add
+    look_at_replacements(watch)
 
     def update(learner: Any, seen: Any, progress: float) -> Any:
         watch.wrong += wrong_rows(seen)
@@ -180,14 +181,33 @@ def ours(watch: Watch) -> None:
     ppo.update, Crashes.add = update, told  # type: ignore[assignment, method-assign]
     config = ppo.Config(
         env=functools.partial(Numbered, FAULTS, CHANCE, str(watch.folder / "faults")),
-        actors=2, envs_per_actor=4, rollout_steps=16, step_timeout_s=LIMIT_S, max_crash_rate=1,
-        learner_threads=1, device="cpu",
+        actors=4, envs_per_actor=2, rollout_steps=16, step_timeout_s=LIMIT_S, max_crash_rate=1,
+        learner_threads=1, device="cpu", sampling=sampling,
     )  # fmt: skip
     sys.stdout = sys.stderr  # the last line of stdout is for what was seen
     result = ppo.train(config, run=watch.folder / "run")
     sys.stdout = sys.__stdout__
     if result.ended != "stopped by SIGINT":
         watch.wrong.append(f"the run was lost: {result.ended}")
+
+
+def look_at_replacements(watch: Watch) -> None:
+    """Measure, in central sampling, from the row of a crash to the first of the next episode."""
+    from remotely_rl.vector.vector_env import Simulators
+
+    wait, told_at = Simulators.step_wait, dict[tuple[int, int], float]()
+
+    def step_wait(self: Simulators) -> Any:
+        row = wait(self)
+        now = time.monotonic()
+        for env in np.flatnonzero(row[0][:, 2] == 0).tolist():
+            if (id(self), env) in told_at:
+                watch.replaced_s.append(now - told_at.pop((id(self), env)))
+        crashed = row[4].get("_crash_report", np.zeros(self.num_envs, np.bool_))
+        told_at.update({(id(self), env): now for env in np.flatnonzero(crashed).tolist()})
+        return row
+
+    Simulators.step_wait = step_wait  # type: ignore[assignment, method-assign]
 
 
 def wrong_rows(seen: Any) -> list[str]:
@@ -213,5 +233,5 @@ def wrong_rows(seen: Any) -> list[str]:
 if __name__ == "__main__":
     kind, count, folder = sys.argv[1:]
     seen = Watch(int(count), Path(folder))
-    {"cleanrl": cleanrl, "sb3": sb3, "ours": ours}[kind](seen)
+    {"cleanrl": cleanrl, "sb3": sb3}.get(kind, functools.partial(ours, sampling=kind))(seen)
     seen.say()

@@ -106,6 +106,6 @@ def crew_of(
     return Samplers(make, count, first or params(0), say, grows)
 
 
-def wait_for_newcomer(crew: Samplers[Any]) -> None:
+def wait_for_newcomer(crew: Any) -> None:
     while not crew.admit(timeout_s=10):
         pass

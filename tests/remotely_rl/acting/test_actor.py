@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -12,7 +13,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from remotely_rl import networks
+from remotely_rl import TrainingError, networks, ppo
 from remotely_rl.acting.actor import Actor, Parameters
 from remotely_rl.acting.player import Player
 from remotely_rl.config import Common
@@ -47,6 +48,29 @@ def test_a_rollout_goes_on_where_the_last_one_ended() -> None:
     assert second.obs[:, 0, 0].tolist() == [2, 3, 0, 1, 2, 3, 0]
     assert second.valid[:, 0].tolist() == [True, False, True, True, True, False]
     assert second.begins[:, 0].tolist() == [False, False, True, False, False, False, True]
+
+
+def test_with_resets_in_the_pause_an_environment_waits_for_the_next_rollout() -> None:
+    config = ppo.Config(env=toys.Counting, envs_per_actor=4, rollout_steps=6, resets="in_pause")
+    sampler = toys.actor(config, toys.network(1))
+    first, second = sampler.sample(), sampler.sample()
+    seen = first.trajectory
+    assert seen.obs[:, 0, 0].tolist() == [0, 1, 2, 3, 3, 3, 3]
+    assert seen.valid[:, 0].tolist() == [True, True, True, False, False, False]
+    assert seen.terminated[:, 0].tolist() == [False, False, True, False, False, False]
+    assert seen.reward[:, 0].tolist() == [10, 20, 30, 0, 0, 0]
+    assert [tuple(game) for game in first.episodes] == [(60.0, 3)] * 4
+    assert second.trajectory.obs[:, 0, 0].tolist() == [0, 1, 2, 3, 3, 3, 3]
+    assert second.trajectory.begins[:, 0].tolist() == [True] + [False] * 6
+
+
+def test_what_cannot_wait_for_the_pause_is_refused(tmp_path: Path) -> None:
+    for env in ("ALE/Pong-v5", toys.counting_vector):
+        with pytest.raises(TrainingError, match="cannot wait for the pause: set resets=at_once"):
+            ppo.train(ppo.Config(env=env, resets="in_pause"), run=tmp_path / "run")
+    with pytest.raises(TrainingError, match="resets must be at_once or in_pause, not 'now'"):
+        ppo.Config(resets="now")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_rollout_tells_its_games_its_seconds_and_the_version_it_was_sampled_with() -> None:
@@ -144,7 +168,7 @@ def test_actions_are_kept_as_the_policy_drew_them(
     space: gymnasium.Space[Any], dtype: type[np.generic]
 ) -> None:
     env = lambda: toys.Echo(space)
-    player = Player(dataclasses.replace(CONFIG, env=env), seed=1)
+    player = Player.here(dataclasses.replace(CONFIG, env=env), seed=1)
     model = toys.network(2, player.envs.actions.outputs)
     sampler = toys.actor(CONFIG, model, env=env)
     played = sampler.sample().trajectory
@@ -176,9 +200,7 @@ def test_whoever_learns_finds_the_log_probabilities_and_values_that_the_actor_fo
         policy, value, _ = networks.unroll(
             model, *map(torch.from_numpy, (played.obs, played.state, played.begins))
         )
-        log_prob = sampler.player.envs.actions.log_prob(
-            policy[:-1], torch.from_numpy(played.action)
-        )
+        log_prob = sampler.envs.actions.log_prob(policy[:-1], torch.from_numpy(played.action))
         torch.testing.assert_close(torch.from_numpy(played.log_prob), log_prob)
         torch.testing.assert_close(torch.from_numpy(played.value), value)
 

@@ -245,14 +245,21 @@ def test_play_is_random_until_learning_begins_and_greedy_in_the_end() -> None:
     early, late = actor(0, epsilon=0.0), actor(10_000, epsilon=0.0)
 
     def shares(player: QActor) -> float:
-        drawn = np.concatenate([player.act(last=False).action for _ in range(100)])
+        drawn = np.concatenate(
+            [
+                player.act(player.players[0], player.players[0].obs, last=False).action
+                for _ in range(100)
+            ]
+        )
         return float(drawn.mean())
 
     assert shares(early) == pytest.approx(0.5, abs=0.1)
-    obs = torch.from_numpy(late.player.obs)
+    obs = torch.from_numpy(late.players[0].obs)
     best = late.model(obs)[0].argmax(-1).numpy()
     for _ in range(10):
-        assert np.array_equal(late.act(last=False).action, best)
+        assert np.array_equal(
+            late.act(late.players[0], late.players[0].obs, last=False).action, best
+        )
 
 
 def test_noisy_play_draws_its_weights_anew_and_no_random_action() -> None:
@@ -260,9 +267,9 @@ def test_noisy_play_draws_its_weights_anew_and_no_random_action() -> None:
     assert config.epsilons_at(10_000).tolist() == [0.0] * 4
 
     player = actor(10_000, noisy=True)
-    player.act(last=False)
+    player.act(player.players[0], player.players[0].obs, last=False)
     first = player.model(torch.zeros(1, 2))[0]
-    player.act(last=False)
+    player.act(player.players[0], player.players[0].obs, last=False)
     assert not torch.equal(first, player.model(torch.zeros(1, 2))[0])
 
 

@@ -77,10 +77,12 @@ def test_an_observation_is_worth_what_the_target_network_says_of_the_best_action
         assert isinstance(player.target, networks.MLP)
         player.target.policy.bias.copy_(torch.tensor([3.0, 7.0]))
 
-    assert player.act(last=False).value.tolist() == [7.0] * 4
+    assert (
+        player.act(player.players[0], player.players[0].obs, last=False).value.tolist() == [7.0] * 4
+    )
 
     player.config = dataclasses.replace(player.config, on_policy=True)
-    look = player.act(last=False)
+    look = player.act(player.players[0], player.players[0].obs, last=False)
     assert look.value.tolist() == [[3.0, 7.0][action] for action in look.action]
 
 

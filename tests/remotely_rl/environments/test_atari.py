@@ -35,7 +35,7 @@ def test_atari_games_are_set_apart_too_and_those_with_lives() -> None:
     for lives in (False, True):
         envs = environments.make("ALE/Breakout-v5", 2, Atari(42, life_loss_is_terminal=lives))
         envs.reset(3)
-        envs.decorrelate(30, np.random.default_rng(3))
+        envs.decorrelate(30, [np.random.default_rng(3)])
         rng = np.random.default_rng(4)
         while not (games := envs.pop_episodes()):
             row = envs.step(rng.integers(0, 4, 2))

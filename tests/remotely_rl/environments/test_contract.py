@@ -111,7 +111,7 @@ def test_environments_that_are_set_apart_are_at_different_moments(mode: Autorese
     envs = Environments(toys.vector(toys.Counting, 12, mode, length=9))
     together = envs.reset(1)
     assert len(set(together[:, 0])) == 1
-    obs = envs.decorrelate(20, np.random.default_rng(3))
+    obs = envs.decorrelate(20, [np.random.default_rng(3)])
     assert len(set(obs[:, 0])) >= 5
     step = envs.step(np.zeros(12, np.int64)).obs  # it goes on from there
     goes_on = (step == obs + 1) | (step == 0)
@@ -122,7 +122,7 @@ def test_environments_that_are_set_apart_are_at_different_moments(mode: Autorese
 def test_what_is_played_to_set_them_apart_is_nobodys_score(mode: AutoresetMode) -> None:
     envs = Environments(toys.vector(toys.Counting, 12, mode, length=9))
     envs.reset(1)
-    envs.decorrelate(30, np.random.default_rng(3))  # several games end meanwhile
+    envs.decorrelate(30, [np.random.default_rng(3)])  # several games end meanwhile
     assert envs.pop_episodes() == []
     play(envs, 10)
     games = envs.pop_episodes()
@@ -134,7 +134,7 @@ def test_the_same_lots_set_them_apart_in_the_same_way() -> None:
     def moments(seed: int) -> list[float]:
         envs = environments.make(lambda: toys.Counting(9), 12)
         envs.reset(1)
-        return list(envs.decorrelate(20, np.random.default_rng(seed))[:, 0])
+        return list(envs.decorrelate(20, [np.random.default_rng(seed)])[:, 0])
 
     assert moments(3) == moments(3) != moments(4)
 
@@ -149,7 +149,7 @@ def test_environments_that_only_begin_all_together_cannot_be_set_apart() -> None
     envs = Environments(Together([toys.Counting] * 2))
     envs.reset(1)
     with pytest.raises(TrainingError, match="random_start needs environments that can be reset"):
-        envs.decorrelate(5, np.random.default_rng(1))
+        envs.decorrelate(5, [np.random.default_rng(1)])
 
 
 def masked(mode: AutoresetMode, kind: type[space_toys.Masked] = space_toys.Masked) -> Environments:
@@ -189,7 +189,7 @@ def test_random_play_and_staggered_starts_take_legal_actions_only() -> None:
     envs = environments.make(Strict, 4)
     assert [obs["action_mask"].shape for obs in envs.play_randomly(50, seed=3)] == [(4, 8)] * 50
     envs.reset(1)
-    obs = envs.decorrelate(19, np.random.default_rng(0))
+    obs = envs.decorrelate(19, [np.random.default_rng(0)])
     assert set(obs["action_mask"].sum(1)) <= {2, 8}  # 8 where an episode is over
     assert envs.pop_crashes() == []
 

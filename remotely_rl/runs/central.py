@@ -1,0 +1,196 @@
+"""Central sampling: actors hold environments alone, and one batched inference serves all of them.
+
+As in Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811, section 3): observations and actions
+lie in memory that the learner's process shares with the actors; once a step it computes the actions
+of all environments.  In the alternating form there are two halves of the actors: while one steps,
+the actions of the other are computed.  An actor is a host of a VectorEnv, and is supervised as one.
+
+    sampling     computed where                  the actors' cores while actions are computed
+    local        in each actor, on its core      compute them
+    central      here, for all at once           wait
+    alternating  here, for one half at a time    step the other half
+
+A thread samples, so that the run can look at its clock, and learn with `overlap`, meanwhile.  What
+is random is drawn as in local sampling: the same seed gives the same trajectories, but for what
+rounding does to a batch of another size.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+import remotely
+from remotely_rl.acting.actor import Actor, Parameters, Rollout
+from remotely_rl.acting.player import AgentOutput, Player
+from remotely_rl.config import Common
+from remotely_rl.environments import Environments
+from remotely_rl.environments.observations import ACTION_MASK
+from remotely_rl.supervision import Crashes, CrashReport
+from remotely_rl.supervision.vector import CRASH
+from remotely_rl.trees import Tree
+from remotely_rl.vector.vector_env import Simulators
+
+CLOSE_S = 5.0  # how long to wait for the present step; a hung environment ends by its time limit
+KEYS = frozenset({ACTION_MASK, f"_{ACTION_MASK}", CRASH, f"_{CRASH}"})  # of infos
+KEY_OF_LIVES = "episode_frame_number"
+
+
+class Closed(Exception):
+    """Sampling was stopped in the middle of a round."""
+
+
+class CentralActor:
+    """The one actor of a run that samples centrally, in place of a crew of them.
+
+    It has what Rounds and Stream use of Samplers.
+    """
+
+    starting = 0  # actors that are being made
+
+    def __init__(
+        self,
+        kind: type[Actor],
+        config: Common,
+        model: nn.Module,
+        seeds: Sequence[int],
+        halves: int,
+        threads: int,
+        crashes: Crashes,
+    ):
+        """Make the environments: those of a host for each seed, in so many halves."""
+        self.crashes = crashes
+        self._threads = threads
+        self._params: Parameters | None = None
+        self._is_closing = False
+        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        each = len(seeds) // halves
+        lock = threading.Lock()
+        players: list[Player] = []
+        try:
+            for first in range(0, len(seeds), each):
+                told = _Told(crashes, lock, first, config.envs_per_actor)
+                envs = _environments(config, each, told)
+                players.append(Player(envs, seeds[first : first + each], config.random_start))
+            actor = remotely.local(kind, config, model, seeds[0], players=players)
+        except BaseException:
+            for player in players:
+                player.envs.close()
+            raise
+        self.actors = [actor]
+        act = actor.act
+
+        def act_until_closed(player: Player, obs: Tree, last: bool) -> AgentOutput:
+            if self._is_closing:
+                raise Closed
+            return act(player, obs, last)
+
+        actor.act = act_until_closed  # type: ignore[method-assign]
+        self._thread = threading.Thread(target=self._run, name="central sampling", daemon=True)
+        self._thread.start()
+
+    def publish(self, params: Parameters) -> None:
+        """Act by these parameters from the next call on."""
+        self._params = params
+
+    def request(self, actor: Actor) -> "Future[Rollout]":
+        """Sample with the newest parameters, after what was requested before."""
+        params, self._params = self._params, None
+        future: Future[Rollout] = Future()
+
+        def sample() -> Rollout:
+            if params is not None:
+                actor.set_param(params)
+            return actor.sample()
+
+        self._work.put((future, sample))
+        return future
+
+    def admit(self, timeout_s: float = 0.0) -> bool:
+        """Return whether there are new actors: never."""
+        return False
+
+    def index_of(self, actor: Actor) -> int:
+        """Return an actor's index among those at work."""
+        return 0
+
+    def succeeded(self, actor: Actor, steps: int, crashes: Sequence[CrashReport] = ()) -> None:
+        """Count nothing: the environments have counted their steps and crashes."""
+
+    def replace(self, actor: Actor, error: BaseException) -> None:
+        """Raise what has ended sampling: hosts that die are replaced one by one."""
+        raise error
+
+    def close(self) -> None:
+        """End the environments, and the round under way.
+
+        If an environment hangs, its step ends first, by the time limit of a step.
+        """
+        self._is_closing = True
+        self._work.put(None)
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._threads)  # of this thread alone
+        try:
+            while (work := self._work.get()) is not None:
+                future, function = work
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
+                del work, future, function
+        finally:
+            for actor in self.actors:
+                actor.close()
+
+
+class _Told:
+    """The crashes of a part of the environments, numbered among all: what its hosts tell."""
+
+    def __init__(self, crashes: Crashes, lock: threading.Lock, first: int, width: int):
+        self._crashes, self._lock = crashes, lock
+        self._first, self._width = first, width
+
+    def add(self, report: CrashReport) -> None:
+        """Count and tell a crash; see `Crashes.add`."""
+        env = None if report.env is None else report.env + self._first * self._width
+        with self._lock:
+            self._crashes.add(replace(report, env=env, actor=(report.actor or 0) + self._first))
+
+    def stepped(self, steps: int) -> None:
+        """Count steps of environments."""
+        with self._lock:
+            self._crashes.stepped(steps)
+
+    def tell(self) -> None:
+        """Tell what was not told yet."""
+        with self._lock:
+            self._crashes.tell()
+
+
+def _environments(config: Common, hosts: int, told: Any) -> Environments:
+    plan = config.plan
+    vector = Simulators(
+        plan.make,
+        hosts,
+        config.envs_per_actor,
+        told,
+        keys=KEYS | {KEY_OF_LIVES} if plan.lives else KEYS,
+        step_timeout_s=config.step_timeout_s,
+        waits=plan.waits,
+    )
+    return Environments(
+        vector,
+        lives=plan.lives,
+        channels_first=plan.channels_first,
+        steps_apart=True,
+        waits=plan.waits,
+    )

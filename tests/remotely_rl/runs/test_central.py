@@ -1,0 +1,251 @@
+"""Central sampling: the same experience as local sampling, by one inference for all."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import remotely
+from remotely_rl import TrainingError, a2c, algorithms, ppo
+from remotely_rl.acting.actor import Actor, Parameters, Rollout
+from remotely_rl.algorithms import dqn
+from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.environments.observations import Leaf
+from remotely_rl.experience.trajectory import Trajectory, stack
+from remotely_rl.runs.central import CentralActor
+from remotely_rl.supervision import Crashes, CrashReport
+from tests.remotely_rl import toys
+
+pytestmark = pytest.mark.usefixtures("here", "no_curve")
+
+SEEDS = [7, 1000, 30, 4]
+CONFIG = ppo.Config(
+    env="CartPole-v1", actors=4, envs_per_actor=2, rollout_steps=20, random_start=9, device="cpu",
+    learner_threads=1, precision="float32",
+)  # fmt: skip
+FORMS = {"central": 1, "alternating": 2}
+
+
+class InFloat64(nn.Module):
+    """Computes in float64, so that the size of a batch changes no action."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.body = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out = self.body(obs.double())
+        return out[:, :2], out[:, 2]
+
+
+@contextlib.contextmanager
+def central(
+    halves: int, kind: type[Actor] = Actor, model: nn.Module | None = None, **changes: Any
+) -> Iterator[CentralActor]:
+    said: list[CrashReport] = []
+    made = CentralActor(
+        kind, dataclasses.replace(CONFIG, **changes), model or InFloat64(), SEEDS, halves, 1,
+        Crashes(lambda text: None, keep=said.append),
+    )  # fmt: skip
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def rounds(made: CentralActor, count: int) -> list[Rollout]:
+    return [made.request(made.actors[0]).result(60) for _ in range(count)]
+
+
+def test_resets_in_the_pause_are_those_of_local_sampling() -> None:
+    for halves in FORMS.values():
+        with central(halves, resets="in_pause") as made:
+            played = rounds(made, 4)
+        for rollout, want in zip(played, locally(4, resets="in_pause"), strict=True):
+            assert_same(rollout.trajectory, want)
+        valid = np.stack([rollout.trajectory.valid for rollout in played])
+        assert not valid.all()  # some have waited
+        assert (np.diff(valid.astype(int), axis=1) <= 0).all()  # and until the end
+
+
+def locally(count: int, **changes: Any) -> list[Trajectory]:
+    config = dataclasses.replace(CONFIG, **changes)
+    actors = [remotely.local(Actor, config, InFloat64(), seed) for seed in SEEDS]
+    played = [stack([actor.sample().trajectory for actor in actors]) for _ in range(count)]
+    for actor in actors:
+        actor.close()
+    return played
+
+
+def assert_same(one: Trajectory, other: Trajectory, columns: slice = slice(None)) -> None:
+    for field in dataclasses.fields(Trajectory):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        axis = 0 if field.name in ("state", "version") else 1
+        a, b = np.moveaxis(a, axis, 0)[columns], np.moveaxis(b, axis, 0)[columns]
+        np.testing.assert_allclose(a, b, rtol=1e-6, err_msg=field.name)
+
+
+@pytest.mark.parametrize("halves", FORMS.values(), ids=FORMS)
+def test_the_trajectories_are_those_of_local_sampling(halves: int) -> None:
+    with central(halves) as made:
+        played = rounds(made, 5)
+    for rollout, want in zip(played, locally(5), strict=True):
+        assert_same(rollout.trajectory, want)
+    assert sum(len(rollout.episodes) for rollout in played) > 10
+
+
+def test_new_parameters_hold_from_the_next_round_on() -> None:
+    newer = InFloat64()
+    with torch.no_grad():
+        newer.body[2].bias.copy_(torch.tensor([-50.0, 50.0, 0.0]))  # type: ignore[operator]
+    with central(1) as made:
+        before = made.request(made.actors[0])
+        state = {name: tensor.numpy() for name, tensor in newer.state_dict().items()}
+        made.publish(Parameters(3, state))
+        after = made.request(made.actors[0])
+        assert not before.result(60).trajectory.action.all()
+        assert after.result(60).trajectory.action.all()
+        assert (after.result().trajectory.version == 3).all()
+
+
+class Dies(toys.Counting):
+    """Its first actor dies in the 30th step of one of its environments, and no other does."""
+
+    def __init__(self, mark: Path):
+        super().__init__(length=7)
+        self.mark, self.steps = mark, 0
+
+    def step(self, action: int) -> Any:
+        self.steps += 1
+        if self.steps == 30:
+            with contextlib.suppress(FileExistsError):
+                self.mark.touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("halves", FORMS.values(), ids=FORMS)
+def test_an_actor_that_dies_is_told_and_replaced_and_changes_nothing_of_the_others(
+    halves: int, tmp_path: Path
+) -> None:
+    model = toys.network(1)
+    told: list[CrashReport] = []
+
+    def sampled(env: Any) -> list[Trajectory]:
+        config = dataclasses.replace(CONFIG, env=env, random_start=0)
+        crashes = Crashes(lambda text: None, keep=told.append)
+        made = CentralActor(Actor, config, model, SEEDS, halves, 1, crashes)
+        try:
+            return [rollout.trajectory for rollout in rounds(made, 4)]
+        finally:
+            made.close()
+
+    mark = tmp_path / "died"
+    mark.touch()
+    whole = sampled(lambda: Dies(mark))
+    assert not told
+    mark.unlink()
+    crashed = sampled(lambda: Dies(mark))
+    assert len(told) == 1
+    actor = told[0].actor
+    assert actor is not None
+    assert told[0].env in (2 * actor, 2 * actor + 1)
+    for one, other in zip(crashed, whole, strict=True):
+        for host in range(4):
+            if host != actor:
+                assert_same(one, other, slice(2 * host, 2 * host + 2))
+    at = slice(2 * actor, 2 * actor + 2)
+    lost = np.stack([one.truncated[:, at] & ~one.valid[:, at] for one in crashed])
+    assert lost.sum() == 2  # a row of each environment of the actor
+
+
+@pytest.mark.parametrize("sampling", FORMS)
+def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
+    sampling: str, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(
+        CONFIG, sampling=sampling, actors=2, anneal_steps=320, random_start=0
+    )
+    half, whole = (dataclasses.replace(config, total_steps=steps) for steps in (160, 320))
+    ppo.train(whole, run=tmp_path / "straight")
+    ppo.train(half, run=tmp_path / "stopped")
+    ppo.train(whole, resume=tmp_path / "stopped")
+    toys.assert_same_bits(tmp_path / "straight", tmp_path / "stopped")
+
+
+@pytest.mark.parametrize("name", ["appo", "impala", "dqn", "sac"])
+def test_other_templates_learn_from_it_too(name: str, tmp_path: Path) -> None:
+    kind = algorithms.named(name).Config
+    given: dict[str, Any] = {"learn_from": 64, "replay_rows": 999, "batch_size": 16}
+    given = given if hasattr(kind, "replay_rows") else {}
+    config = kind(
+        env=toys.Aim if name == "sac" else toys.Guess, actors=2, envs_per_actor=4,
+        rollout_steps=8, total_steps=400, sampling="alternating", learner_threads=1, device="cpu",
+        **given,
+    )  # fmt: skip
+    result = algorithms.named(name).train(config, run=tmp_path / "run")
+    assert result.ended == "400 steps are done"
+    assert result.updates > 2
+
+
+def test_in_a_replay_each_environment_has_its_own_rows_and_epsilons() -> None:
+    config = dqn.Config(
+        env=toys.Counting, actors=4, envs_per_actor=2, rollout_steps=100, epsilon=0.6,
+        epsilon_spread=19.0, explore_steps=1, learn_from=1, batch_size=1, device="cpu",
+    )  # fmt: skip
+    model = config.make_model(None, Leaf((1,), np.dtype(np.float32)), Discrete(2))
+    made = CentralActor(dqn.QActor, config, model, SEEDS, 2, 1, Crashes(lambda text: None))
+    try:
+        made.actors[0].env_steps = 10
+        (played,) = rounds(made, 1)
+    finally:
+        made.close()
+    seen = played.trajectory
+    best = made.actors[0].model(torch.from_numpy(seen.obs[:-1].reshape(-1, 1)))[0].argmax(-1)
+    share = (seen.action == best.numpy().reshape(100, 8)).mean(0)
+    assert (share[::2] < 0.85).all()  # epsilon 0.6, of two actions
+    assert (share[1::2] > 0.97).all()  # 0.6 ** 20
+    assert len(played.episodes) == 4 * 25  # those of the environments that explore least alone
+
+
+def test_closing_in_the_middle_of_a_round_ends_it() -> None:
+    made = CentralActor(
+        Actor, dataclasses.replace(CONFIG, rollout_steps=10_000_000), InFloat64(), SEEDS, 2, 1,
+        Crashes(lambda text: None),
+    )  # fmt: skip
+    call: Future[Rollout] = made.request(made.actors[0])
+    made.close()
+    assert call.exception(10) is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sampling": "centrl"}, "must be auto, local, central, alternating.*'central'"),
+        ({"sampling": "alternating", "actors": 3}, "two halves of the actors: 3 is odd"),
+        ({"sampling": "central", "arrivals": True}, "dial in compute their own actions"),
+    ],
+)
+def test_what_cannot_be_sampled_so_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(TrainingError, match=words):
+        a2c.Config(**given)
+
+
+def test_a_template_that_cannot_says_which_can() -> None:
+    with pytest.raises(TrainingError, match=r"a2c.*ppo.*dqn"):
+        algorithms.named("a3c").Config(sampling="central")
+
+
+def test_a_vector_environment_that_resets_in_the_same_step_is_refused_in_a_sentence() -> None:
+    with pytest.raises(TrainingError, match=r"resets by .*SAME_STEP.* sampling=local"):
+        ppo.train(dataclasses.replace(CONFIG, env=toys.guess_in_pairs, sampling="central"))
