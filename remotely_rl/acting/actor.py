@@ -73,6 +73,7 @@ class Actor:
         if is_replacement:
             failures.disable_stack_dumps()
         self.config = config
+        self.steps: int = config.comes_to("rollout_steps")
         self.version = 0
         self.model = copy.deepcopy(model).eval()  # under REMOTELY_LOCAL it is the learner's own
         self.device = device_of(model)
@@ -102,7 +103,7 @@ class Actor:
         with precision.computing(self.computes_in, self.device):
             trajectory, seconds = play(
                 self.players,
-                self.config.rollout_steps,
+                self.steps,
                 self.act,
                 self.version,
                 "inference",
@@ -147,7 +148,7 @@ class Actor:
 
     def _room(self) -> Tree:
         """Return tensors for the observations of a trajectory, [T + 1, B, ...]."""
-        rows = self.config.rollout_steps + 1, sum(one.envs.num_envs for one in self.players)
+        rows = self.steps + 1, sum(one.envs.num_envs for one in self.players)
         return trees.map_tree(
             lambda x: torch.empty(
                 (*rows, *x.shape[1:]), dtype=torch.from_numpy(x).dtype, device=self.device

@@ -225,7 +225,7 @@ class Agent:
         if is_replacement:
             failures.disable_stack_dumps()
         self.server = server
-        self.config = config
+        self.steps = config.rollout_steps
         self.player = Player.here(config, seed)
         self.prediction: Prediction | None = None  # for an observation asked about for its value
         self.version = 0
@@ -236,7 +236,7 @@ class Agent:
         Returns when the server has room for it.
         """
         self.version = -1
-        trajectory, seconds = play([self.player], self.config.rollout_steps, self.act, 0, "waiting")
+        trajectory, seconds = play([self.player], self.steps, self.act, 0, "waiting")
         trajectory.version[:] = self.version
         start = time.perf_counter()
         self.server.train_on(trajectory)
