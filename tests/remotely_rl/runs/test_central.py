@@ -17,10 +17,13 @@ from torch import nn
 import remotely
 from remotely_rl import TrainingError, a2c, algorithms, ppo
 from remotely_rl.acting.actor import Actor, Parameters, Rollout
+from remotely_rl.acting.player import play
 from remotely_rl.algorithms import dqn
+from remotely_rl.algorithms.ppo import update as ppo_update
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.environments.observations import Leaf
 from remotely_rl.experience.trajectory import Trajectory, stack
+from remotely_rl.learning.learner import Learner
 from remotely_rl.runs.central import CentralActor
 from remotely_rl.supervision import Crashes, CrashReport
 from tests.remotely_rl import toys
@@ -102,6 +105,22 @@ def test_the_trajectories_are_those_of_local_sampling(halves: int) -> None:
     for rollout, want in zip(played, locally(5), strict=True):
         assert_same(rollout.trajectory, want)
     assert sum(len(rollout.episodes) for rollout in played) > 10
+
+
+def test_an_update_learns_the_same_from_observations_that_came_as_tensors() -> None:
+    config = dataclasses.replace(CONFIG, random_start=0)
+    learnt = []
+    for keeps in (False, True):
+        model = toys.network(4)
+        learner = Learner(config, model, Discrete(2))
+        actor = remotely.local(Actor, config, model, 5)
+        room = torch.empty(21, 2, 4) if keeps else None
+        played, _ = play(actor.players, 20, actor.act, 0, "inference", room)
+        actor.close()
+        assert isinstance(played.obs, torch.Tensor) == keeps
+        ppo_update(learner, stack([played, played]), 0.0)
+        learnt.append(toys.weights(learner.model))
+    assert torch.equal(*learnt)
 
 
 def test_new_parameters_hold_from_the_next_round_on() -> None:
