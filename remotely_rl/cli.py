@@ -166,9 +166,8 @@ class Configured(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             named = error.option_name.lstrip("-").replace("-", "_")
-            if why := getattr(self._config(), "cannot", {}).get(named):
-                told = f"No such option '{error.option_name}' here: {why}"
-                raise click.NoSuchOption(error.option_name, told, ctx=ctx) from None
+            if why := settings.lacks(self._config()).get(named):
+                raise Refused(why) from None
             known = [option.name or "" for option in self._fields or ()]
             if not (meant := other_names.here(named, known)):
                 raise

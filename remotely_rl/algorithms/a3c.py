@@ -32,7 +32,7 @@ from torch import Tensor, nn
 import remotely
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.crew import POLL_S
-from remotely_rl.config import CAN, Common, fields
+from remotely_rl.config import Common, fields
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.functions import losses
@@ -46,6 +46,10 @@ from remotely_rl.settings import COUNT, NOT_NEGATIVE
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train a3c`."""
+
+    lacks: ClassVar[Mapping[str, str]] = fields.one_way_to_sample(
+        "a3c samples in its workers, each with environments of its own"
+    )
 
     actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
@@ -76,9 +80,6 @@ class Config(Common):
 
     lstm: fields.Lstm = 0
 
-    cannot: ClassVar[Mapping[str, str]] = {
-        "sampling": f"its workers compute gradients, each with environments of its own; {CAN}",
-    }  # fmt: skip
     paper: ClassVar[Mapping[str, Any]] = {
         "random_start": 0, "rollout_steps": 5, "entropy_coef": 0.01, "image_size": 84,
     }  # fmt: skip

@@ -51,7 +51,7 @@ from remotely_rl.acting.player import AgentOutput, Player, play
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
 from remotely_rl.algorithms import ppo
-from remotely_rl.config import CAN, Common, fields
+from remotely_rl.config import Common, fields
 from remotely_rl.environments import Episode
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
@@ -79,6 +79,10 @@ WARM_UP_S = 10.0  # before numbers are tuned
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train ga3c`."""
+
+    lacks: ClassVar[Mapping[str, str]] = fields.one_way_to_sample(
+        "ga3c samples centrally already: its inference server computes all actions"
+    )
 
     actors: Annotated[int, "agents, at the start", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each agent steps together", COUNT] = 8
@@ -117,9 +121,6 @@ class Config(Common):
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
-    cannot: ClassVar[Mapping[str, str]] = {
-        "sampling": f"its server computes the actions of all agents already; {CAN}",
-    }  # fmt: skip
     paper: ClassVar[Mapping[str, Any]] = {
         "epochs": 1, "minibatches": 1, "clip_range": 0.0, "normalize_advantage": False,
         "target_kl": 0.0, "gae_lambda": 1.0, "image_size": 84,

@@ -34,7 +34,7 @@ from remotely_rl import networks
 from remotely_rl.acting.actor import Actor, Rollout
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.player import AgentOutput, Player
-from remotely_rl.config import CAN, Common, fields
+from remotely_rl.config import Common, fields
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
@@ -54,6 +54,10 @@ EPSILONS = ((0.01, 0.3), (0.1, 0.4), (0.5, 0.3))
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train n_step_q`."""
+
+    lacks: ClassVar[Mapping[str, str]] = fields.one_way_to_sample(
+        "n_step_q samples in its workers, each with environments of its own"
+    )
 
     actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
@@ -82,9 +86,6 @@ class Config(Common):
     horizon: ClassVar[int] = 3_000_000
     values_in_rewards: ClassVar[bool] = True
 
-    cannot: ClassVar[Mapping[str, str]] = {
-        "sampling": f"its workers compute gradients, each with environments of its own; {CAN}",
-    }  # fmt: skip
     paper: ClassVar[Mapping[str, Any]] = {
         "random_start": 0, "rollout_steps": 5, "dueling": False, "image_size": 84,
     }  # fmt: skip

@@ -10,7 +10,6 @@ bounds are checked when a Config is made.
 
 from remotely_rl.config import fields
 from remotely_rl.config.common import (
-    CAN,
     Common,
     device_named,
     device_of,
@@ -20,7 +19,6 @@ from remotely_rl.config.common import (
 )
 
 __all__ = [
-    "CAN",
     "GROUPS",
     "Common",
     "device_named",

@@ -27,7 +27,6 @@ from remotely_rl.supervision import rate, watchdog
 from remotely_rl.trees import Tree
 
 STEERED_TO = 0.01  # nats; see target_kl_of
-CAN = "a2c, ppo, appo, impala, dqn, c51, rainbow and sac can"  # sample centrally
 RESETS = ("at_once", "in_pause")
 SAMPLING = ("auto", "local", "central", "alternating")
 ATARI_SIZE, ATARI_STACK = 42, 4  # of images in Atari games, unless others are asked for
@@ -110,8 +109,8 @@ class Common:
     # In which fields the form that the algorithm has in its paper differs from the defaults.
     paper: ClassVar[Mapping[str, Any]] = {}
 
-    # Why the algorithm lacks a field that others have, by its name.
-    cannot: ClassVar[Mapping[str, str]] = {}
+    # Why the algorithm does not have fields that others have, by their names.
+    lacks: ClassVar[Mapping[str, str]] = {}
 
     # Names of the fields that were changed to resume a run; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()

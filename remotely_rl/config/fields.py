@@ -21,6 +21,13 @@ Sampling = Annotated[
     str, "where actions are computed: local, central, alternating; auto: central on a GPU, else"
          " local"
 ]  # fmt: skip
+
+
+def one_way_to_sample(why: str) -> dict[str, str]:
+    """What a Config lacks that cannot be sampled in other ways: `Common.lacks`."""
+    return {"sampling": f"{why}; a2c, ppo, appo, impala, dqn, c51, rainbow and sac have the choice"}
+
+
 Resets = Annotated[
     str, "when the next episode begins: at_once, or in_pause, after the update"
 ]  # fmt: skip

@@ -261,7 +261,9 @@ def test_what_cannot_be_sampled_so_is_refused(given: dict[str, Any], words: str)
 
 
 def test_a_template_that_cannot_says_which_can() -> None:
-    with pytest.raises(TrainingError, match=r"a2c.*ppo.*dqn"):
+    with pytest.raises(
+        TrainingError, match="a3c samples in its workers.*a2c, ppo.*have the choice"
+    ):
         algorithms.named("a3c").Config(sampling="central")
 
 
