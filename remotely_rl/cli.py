@@ -266,7 +266,24 @@ def _module_of(path: Path) -> types.ModuleType:
     return module
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class CommandLine(click.Group):
+    """The whole command.  A cluster takes seconds to start, as the imports of a training do: it
+    starts while they last."""
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
+        words = [word.partition("=")[0] for word in sys.argv[1:]] if args is None else []
+        trains = words[:1] == ["train"] and not algorithms.ALGORITHMS.keys().isdisjoint(words[1:2])
+        if trains and not {"-h", "--help", "--address"} & set(words):
+            from remotely_rl.acting import cluster  # noqa: PLC0415 - `--help` needs none
+
+            cluster.begin()
+        return super().main(args, *more, **options)
+
+
+@click.group(
+    cls=CommandLine,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(remotely.__version__, message="remotely-rl %(version)s")
 def main() -> None:
     """Reinforcement learning on a cluster of remote objects."""

@@ -1,24 +1,28 @@
 """The benchmark judges and shows what was measured as it says; what it measures, it is run for."""
 
+import importlib.metadata
+import json
 import math
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import remotely
-from tools.bench import page, rows, systems, table, turns, units
-from tools.bench.benchmark import Benchmark
+from tools.bench import page, program, rows, systems, table, turns, units
+from tools.bench.benchmark import Benchmark, Limits
 from tools.bench.figures import Figures, Spread, spread
 from tools.bench.rows import Row, Term, at_least, at_most, judge
 from tools.bench.stopwatch import Meter
 from tools.bench_replay import systems as systems_replay
 from tools.bench_rl import bars as bars_rl
-from tools.bench_rl import pace
+from tools.bench_rl import gpu, pace
 from tools.bench_rl import systems as systems_rl
 from tools.bench_rl.page import SECTION as SECTION_RL
 from tools.bench_rl.window import Window
 
-BENCHES = (systems.BENCH, systems_rl.BENCH, systems_replay.BENCH)
+BENCHES = (systems.BENCH, systems_rl.BENCH, systems_replay.BENCH, gpu.BENCH)
 TITLES = {"ours": "remotely", "bare": "bare pyzmq", "ray": "Ray"}
 BARE = Term("bare", "bare pyzmq")
 
@@ -48,9 +52,26 @@ def test_figures_survive_a_file() -> None:
     assert again.of("parl", "call_s") == {}
 
 
+def test_why_a_figure_or_its_whole_part_is_missing_survives_a_file_and_is_in_the_table() -> None:
+    figures = measured(ours={"call_s": [1.0]})
+    figures.miss("ours", "pong_actors_2", "no time was left")
+    figures.miss("ours", "echo_s", "no memory")
+    again = Figures.from_json(figures.to_json())
+    rows = [Row(name, name) for name in ("pong_actors_2_steps", "pong_s", "echo_s", "call_s")]
+    assert [line[2] for line in table.bars(rows, again, TITLES)] == [
+        "not run: no time was left", "not run", "not run: no memory", "1.00 s",
+    ]  # fmt: skip
+
+
 def test_only_lines_that_are_figures_are_taken_from_what_a_process_prints() -> None:
-    said = '[Actor-1] hello\n{"figure": "call_s", "value": 0.5}\n{"other": 1}\n'
-    assert turns.figures_in(said) == {"call_s": 0.5}
+    said = (
+        '[Actor-1] hello\n{"figure": "call_s", "value": 0.5}\n{"other": 1}\n'
+        '{"figure": "pace_per_s", "value": 7, "repeat": 0}\n'
+        '{"figure": "pace_per_s", "value": 8, "repeat": 1}\n'
+        '{"figure": "echo_s", "why": "no memory"}\n{"figure": "cut_off_s", "val'
+    )
+    values = {"call_s": {0: 0.5}, "pace_per_s": {0: 7.0, 1: 8.0}}
+    assert turns.told_in(said) == turns.Told(values, {"echo_s": "no memory"})
 
 
 # --- bars -----------------------------------------------------------------------------------------
@@ -134,6 +155,8 @@ def test_what_a_training_is_held_against_is_measured_in_the_same_round() -> None
         ("stream_bytes_per_s", 4.1e9, "4.10 GB/s"),
         ("uss_bytes", 9.6e6, "9.60 MB"),
         ("idle_share", 0.0042, "0.42 %"),
+        ("pong_steps", 466_000.0, "466 k steps"),
+        ("pong_steps", 1_474_000.0, "1.47 M steps"),
     ],
 )
 def test_a_figure_is_shown_in_the_unit_that_its_name_ends_in(
@@ -212,6 +235,18 @@ def test_the_section_of_the_page_is_filled_again_and_again_and_the_rest_is_kept(
     assert once.partition(ends)[2] == text.partition(ends)[2]
 
 
+def test_the_page_has_all_that_a_gpu_is_to_show_and_a_run_there_fills_it() -> None:
+    text = gpu.SECTION.path.read_text()
+    for row in gpu.ROWS:
+        assert f"| {row.title} | {table.said(row, row.bars[0]) if row.bars else ''} |" in text
+    figures = measured(
+        ours={"alternating_84_per_s": [21.0, 30.0, 28.0]}, plain={"plain_84_ppo_per_s": [20.0] * 3}
+    )
+    once = gpu.SECTION.filled(text, {"date": "today"}, figures)
+    assert "| >= 1.4 x the plain loop |  | 1.40 x (1.05-1.50) | yes |" in once
+    assert gpu.SECTION.filled(once, {"date": "today"}, figures) == once
+
+
 # --- turns ----------------------------------------------------------------------------------------
 
 
@@ -241,9 +276,9 @@ def test_ours_is_named_as_it_is_installed(bench: Benchmark) -> None:
 
 def test_a_turn_returns_its_figures_and_one_that_fails_says_why() -> None:
     memory = systems.BENCH.folder / "peers" / "of_memory.py"
-    found = turns.take(turns.Turn("streams", "memory", memory), quick=True)
+    found = turns.take(turns.Turn("streams", "memory", memory), quick=True).values
     assert found.keys() == {"copy_bytes_per_s"}
-    assert math.isfinite(found["copy_bytes_per_s"])
+    assert math.isfinite(found["copy_bytes_per_s"][0])
     with pytest.raises(turns.TurnFailed, match="KeyError: 'none'"):
         turns.take(turns.Turn("none", "memory", memory), quick=True)
 
@@ -272,7 +307,72 @@ def test_a_pace_is_taken_between_rows_from_the_warm_up_on() -> None:
             (16.0, 1800.0, 5.0),
         ]
     ]
-    assert pace.per_s(rows, window) == 200.0
+    assert pace.per_s(rows, window) == [200.0]
+    rows[4]["time/env_steps"] = 1200.0  # 100 a second, and then 300
+    assert pace.per_s(rows, window, slices=2) == [100.0, 300.0]
+    assert pace.per_s(rows, window, slices=5) == [100.0, 300.0]  # three end where others do
     for too_few in (rows[:5], rows[:1], []):
         with pytest.raises(pace.TooShort):
             pace.per_s(too_few, window)
+
+
+# --- a run that has to end in time ----------------------------------------------------------------
+
+QUICK, SLOW, DEAD = (
+    "import sys; sys.path.pop(0)\nfrom tools.bench.stopwatch import report\n" + rest
+    for rest in (
+        "report(**{f'{sys.argv[1]}_s': float(sys.argv[sys.argv.index('--limit') + 1])})",
+        "report(0, slow_s=1.0)\nimport time\ntime.sleep(60)",
+        "report(0, dead_s=2.0)\nsys.exit('broken')",
+    )
+)
+
+
+@pytest.mark.timeout(60)
+def test_a_part_that_hangs_or_dies_costs_itself_alone_and_the_file_is_whole_after_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = {"slow": SLOW, "dead": DEAD, "quick": QUICK, "large": QUICK}
+    for name, script in parts.items():
+        (tmp_path / f"{name}.py").write_text(script)
+    bench = gpu.BENCH._replace(
+        folder=tmp_path,
+        systems={"ours": systems.BENCH.systems["ours"]},
+        parts={name: {"ours": f"{name}.py"} for name in parts},
+        rows=tuple(Row(name, f"{name}_s") for name in parts),
+        limits={"slow": Limits(most_s=1.0), "large": Limits(most_s=900, least_s=600)},
+    )
+    file = tmp_path / "run.json"
+    kept: list[int] = []  # how much is in the file when a figure comes
+    add = Figures.add
+
+    def kept_by_now(*told: Any) -> None:
+        kept.append(file.exists() and len(json.loads(file.read_text())["figures"]))
+        add(*told)
+
+    monkeypatch.setattr(Figures, "add", kept_by_now)
+    command = ["bench", "--minutes", "2", "--device", "cpu", "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", command)
+    page_of = program.Page(tmp_path / "page", lambda *_: "")
+    assert program.main(bench, None, page_of) == 1  # ours has failed
+    assert kept == [0, 2, 4]  # a figure and why there are no more, of each before
+    monkeypatch.undo()
+    figures = Figures.from_json(json.loads(file.read_text())["figures"])
+    assert figures.of("ours", "slow_s") == {0: 1.0}  # what it said before it was ended
+    assert figures.of("ours", "dead_s") == {0: 2.0}
+    assert 60 < figures.of("ours", "quick_s")[0] <= 120  # what is left of two minutes
+    assert figures.why_not("ours", "large_s") == "no time was left"
+    assert "dead of ours ended with 1: broken" in capsys.readouterr().err
+
+
+def test_an_unpacked_tree_needs_neither_git_nor_an_installation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent(*_: object, **__: object) -> str:
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    monkeypatch.setenv("PATH", "")
+    told = page.described(gpu.BENCH, "a command", 1)
+    assert told["versions"] == f"remotely-actors {remotely.__version__}"
+    assert told["commit"] == "not known: this tree is no checkout"

@@ -18,6 +18,7 @@ A = TypeVar("A")
 
 _connecting = threading.Lock()  # runs in several threads share the cluster of the first
 _own: "weakref.ref[Any] | None" = None  # to the engine of the cluster that `connect` has started
+_cpus_ahead = 0  # of the cluster that `begin` has started, until a run connects to it
 
 EMBEDDED_CPUS = 64  # of a cluster that training starts for itself, at least
 RETRY_S = 1.0  # after the cluster had no room
@@ -32,11 +33,14 @@ def connect(actors: int, address: str | None = None) -> None:
 
     Raises TrainingError if there is no connection to it.
     """
-    global _own
+    global _own, _cpus_ahead
     wanted = address or os.environ.get("REMOTELY_ADDRESS") or None
     with _connecting:
+        cpus_ahead, _cpus_ahead = _cpus_ahead, 0
         if remotely.is_connected() and address is None:
-            return
+            if not cpus_ahead or 0 < actors <= cpus_ahead:
+                return
+            remotely.shutdown()  # it was started before anybody knew for how many
         try:
             if wanted in (None, connection.RAY_HERE):
                 cores = this_machine.cores()
@@ -47,6 +51,26 @@ def connect(actors: int, address: str | None = None) -> None:
                 remotely.connect(wanted)
         except (remotely.RemotelyError, ValueError) as error:
             raise TrainingError(str(error)) from error
+
+
+def begin() -> threading.Thread:
+    """Start the cluster that a run is going to `connect` to, on a thread, where it needs its own.
+
+    It imports torch for its actors while this process does.  What goes wrong, `connect` tells.
+    """
+    beginning = threading.Thread(target=_begin, daemon=True)
+    beginning.start()
+    return beginning
+
+
+def _begin() -> None:
+    global _own, _cpus_ahead
+    with _connecting, contextlib.suppress(Exception):
+        named = os.environ.keys() & {"REMOTELY_ADDRESS", "REMOTELY_LOCAL"}
+        if not named and not remotely.is_connected():
+            cpus = max(this_machine.cores(), EMBEDDED_CPUS)
+            remotely.connect(cpus=cpus)
+            _own, _cpus_ahead = weakref.ref(connection.current()), cpus
 
 
 def is_own() -> bool:

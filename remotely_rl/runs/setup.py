@@ -5,7 +5,10 @@ or in its first steps, and then only the actor is lost.
 """
 
 import contextlib
+import importlib
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -29,6 +32,7 @@ C = TypeVar("C", bound=Common)
 L = TypeVar("L", bound=Learner[Any])
 
 ATTEMPTS = 12
+IMPORTED_LATE = "torch._dynamo"  # by torch, with its first optimizer: a second or two
 
 
 class EnvironmentInfo(NamedTuple):
@@ -101,13 +105,38 @@ def make_learner(
         return kind(config, network, seen.actions)
 
 
+def beside(work: Callable[[], object]) -> threading.Thread:
+    """Do on a thread what only learning needs, while this one waits for actors.
+
+    Otherwise the first update waits for it.  Whatever goes wrong, goes wrong again there.
+    """
+
+    def tried() -> None:
+        with contextlib.suppress(Exception):
+            work()
+
+    working = threading.Thread(target=tried, daemon=True)
+    working.start()
+    return working
+
+
+def import_late() -> threading.Thread:
+    """Import what torch imports with its first optimizer.
+
+    Not before users' code has run in this process: its imports, at the same time as these, could
+    meet modules that are half imported.
+    """
+    return beside(lambda: importlib.import_module(IMPORTED_LATE))
+
+
 def probe(config: Common) -> EnvironmentInfo:
     """Probes the environment; if its process dies or hangs, tries again with half as many steps.
 
     Raises TrainingError if all attempts fail, or if the config's minutes are over first.
     """
     environments.check_is_known(config.env)  # needs no cluster
-    device_of(config)
+    if (device := device_of(config)).type == "cuda":
+        beside(lambda: torch.zeros(1, device=device))  # makes CUDA's context
     cluster.connect(config.processes)
     until = time.monotonic() + config.minutes * 60 if config.minutes else None
     for attempt in range(ATTEMPTS):

@@ -6,6 +6,7 @@ train(Config(env="CartPole-v1"))
 
 import dataclasses
 import inspect
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.process import Process
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.session import Result, Session
-from remotely_rl.runs.setup import make_learner, probe
+from remotely_rl.runs.setup import import_late, make_learner, probe
 from remotely_rl.runs.stopping import limit_reached
 
 __all__ = ["Result", "Session", "Train", "begin", "config_of"]
@@ -122,6 +123,8 @@ def begin(
         *model_summary.lines(made.model, seen), f"learning rate: {made.learning_rate}", *seen.odd,
         *config.remarks(),
     ]  # fmt: skip
+    if os.environ.get("REMOTELY_LOCAL") != "1":  # there nobody waits for actors
+        import_late()
     return session
 
 

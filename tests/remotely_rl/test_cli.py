@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 import remotely
 from remotely_rl import algorithms, impala
+from remotely_rl.acting import cluster
 from remotely_rl.cli import main
 from remotely_rl.config import GROUPS
 from remotely_rl.runs import metrics, session
@@ -51,6 +52,31 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[impala.Config, Any]]:
 
 def test_the_version_is_that_of_remotely() -> None:
     assert invoke("--version").output == f"remotely-rl {remotely.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "begun"),
+    [
+        ("train ppo --no-such-option", 1),
+        ("train ppo --help", 0),
+        ("train ppo --address=127.0.0.1:8010 --no-such-option", 0),
+        ("train pppo", 0),
+        ("train", 0),
+        ("rules", 0),
+    ],
+)
+def test_a_training_starts_its_cluster_while_it_imports_and_no_other_command_does(
+    words: str, begun: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins: list[None] = []
+    monkeypatch.setattr(cluster, "begin", lambda: begins.append(None))
+    monkeypatch.setattr(sys, "argv", ["remotely-rl", *words.split()])
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    with pytest.raises(SystemExit):
+        main()
+    assert len(begins) == begun
+    invoke(*words.split())  # a program that calls it is asked for nothing
+    assert len(begins) == begun
 
 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)

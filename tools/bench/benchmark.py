@@ -5,6 +5,7 @@ program.py, turn by turn (turns.py).
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from tools.bench.rows import Row
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OWN = Path(sys.executable)
+LIMIT_S = 240.0  # of one turn
 
 
 class System(NamedTuple):
@@ -21,6 +23,13 @@ class System(NamedTuple):
     is_quick: bool = True  # also with --quick
     is_limit: bool = False  # a floor or a ceiling rather than a peer
     note: str = ""  # what was run
+
+
+class Limits(NamedTuple):
+    """Seconds that a turn of a part may take, and those that it needs at least to be begun."""
+
+    most_s: float = LIMIT_S
+    least_s: float = 0.0
 
 
 class Benchmark(NamedTuple):
@@ -33,6 +42,9 @@ class Benchmark(NamedTuple):
     code: tuple[str, ...]  # folders whose changes since the commit are told of
     not_quick: frozenset[str] = frozenset()  # parts that --quick leaves out unless they are named
     is_logarithmic: bool = True  # the picture
+    rounds: int = 3
+    limits: Mapping[str, Limits] = {}  # of parts, where they are not the usual ones
+    devices: tuple[str, ...] = ()  # what the scripts take for --device, and --limit beside it
 
     @property
     def titles(self) -> dict[str, str]:

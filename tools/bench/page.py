@@ -26,6 +26,7 @@ def described(bench: Benchmark, command: str, rounds: int) -> dict[str, str]:
     named = {f"{bench.systems[name].package} {v}": None for name, v in versions.items() if v}
     return {
         "machine": f"{os.cpu_count()} cores of {_processor()}, {memory_bytes / 2**30:.0f} GiB, "
+        f"{''.join(f'{gpu}, ' for gpu in gpus())}"
         f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}",
         "versions": ", ".join(named),
         "commit": commit(bench.code),
@@ -65,6 +66,7 @@ class Section(NamedTuple):
         """Return the page with the section made of a run."""
         rows, systems = self.bench.rows, self.bench.systems
         who = [name for name in systems if any(figures.of(name, row.figure) for row in rows)]
+        who = who or [*systems]  # nothing was measured yet
         parts = (
             run_table(run),
             self.how,
@@ -87,9 +89,17 @@ def replaced(page: str, begin: str, end: str, text: str) -> str:
     return page
 
 
+def gpus() -> list[str]:
+    """Return the names of this machine's GPUs that NVIDIA's driver knows."""
+    return _said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
+
+
 def commit(code: tuple[str, ...]) -> str:
-    changed = " and changes" if _git("status", "--porcelain", "--", *code) else ""
-    return _git("rev-parse", "--short", "HEAD") + changed
+    """Return the commit of this tree; of one that is no checkout nobody knows."""
+    if not (head := _said("git", "rev-parse", "--short", "HEAD")):
+        return "not known: this tree is no checkout"
+    changed = " and changes" if _said("git", "status", "--porcelain", "--", *code) else ""
+    return head + changed
 
 
 def _processor() -> str:
@@ -97,6 +107,10 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip()
+def _said(*command: str) -> str:
+    """Return what a command prints; nothing if it fails, or is not here."""
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import signal
 import sys
 import time
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools.bench import page, table, turns
-from tools.bench.benchmark import OWN, Benchmark
+from tools.bench.benchmark import OWN, Benchmark, Limits
 from tools.bench.figures import Figures
+
+REPEATS = 1000  # of a figure in one turn, at most: so rounds are apart in what is kept
 
 
 class Page(NamedTuple):
@@ -32,8 +35,13 @@ def main(bench: Benchmark, told: str | None, to: Page) -> int:
     parser.add_argument("--quick", action="store_true", help="one short round without slow peers")
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[], choices=names,
                         help=f"of these parts and systems alone: {', '.join(names)}")  # fmt: skip
-    parser.add_argument("--rounds", type=int, help="by default 3, with --quick 1")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every value there")
+    parser.add_argument("--rounds", type=int, help=f"by default {bench.rounds}, with --quick 1")
+    parser.add_argument("--minutes", type=float, default=math.inf, metavar="M",
+                        help="end after so many; what comes last is left out")  # fmt: skip
+    if bench.devices:
+        parser.add_argument("--device", choices=bench.devices, default=bench.devices[0])
+    parser.add_argument("--json", type=Path, metavar="FILE",
+                        help="write every value there, after each turn")  # fmt: skip
     parser.add_argument("--read", type=Path, metavar="FILE", help="show that run; measure nothing")
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw it there")
     parser.add_argument("--write", action="store_true", help=f"put it into docs/{to.path.name}")
@@ -44,13 +52,21 @@ def main(bench: Benchmark, told: str | None, to: Page) -> int:
         kept = json.loads(options.read.read_text())
         run, figures, failed = kept["run"], Figures.from_json(kept["figures"]), False
     else:
-        rounds = options.rounds or (1 if options.quick else 3)
+        rounds = options.rounds or (1 if options.quick else bench.rounds)
+        if bench.devices and options.device == "cuda" and not page.gpus():
+            parser.error("nvidia-smi knows of no GPU here: use --device cpu, or a machine with one")
         run = page.described(bench, _command(bench, options, rounds), rounds)
-        figures, failed = measure(bench, options.only, options.quick, rounds)
+        figures = Figures()
+
+        def keep() -> None:
+            if options.json:
+                _write(options.json, run, figures)
+
+        failed = measure(bench, options, rounds, figures, keep)
     print("\n".join(f"{word:9} {text}" for word, text in run.items()), end="\n\n")
     print(table.text(table.bars(bench.rows, figures, bench.titles)))
     if options.json:
-        options.json.write_text(json.dumps({"run": run, "figures": figures.to_json()}, indent=1))
+        _write(options.json, run, figures)
     if options.png:
         from tools.bench import picture  # noqa: PLC0415 - matplotlib takes a second to import
 
@@ -60,36 +76,76 @@ def main(bench: Benchmark, told: str | None, to: Page) -> int:
     return 1 if failed else 0
 
 
-def measure(bench: Benchmark, only: list[str], quick: bool, rounds: int) -> tuple[Figures, bool]:
-    """Let everybody take turns; return the figures, and whether a turn of our own code failed."""
-    parts = [name for name in only if name in bench.parts] or [
-        name for name in bench.parts if not (quick and name in bench.not_quick)
+def measure(
+    bench: Benchmark,
+    options: argparse.Namespace,
+    rounds: int,
+    figures: Figures,
+    keep: Callable[[], object] = lambda: None,
+) -> bool:
+    """Let everybody take turns; return whether a turn of our own code failed.
+
+    `keep` is called after each.  Of the options it reads `only`, `quick`, `minutes` and `device`.
+    """
+    ends = time.monotonic() + 60 * options.minutes
+    parts = [name for name in options.only if name in bench.parts] or [
+        name for name in bench.parts if not (options.quick and name in bench.not_quick)
     ]
-    systems = [name for name in only if name in bench.systems] or [
-        name for name, system in bench.systems.items() if system.is_quick or not quick
+    systems = [name for name in options.only if name in bench.systems] or [
+        name for name, system in bench.systems.items() if system.is_quick or not options.quick
     ]
     installed = turns.versions(bench.systems)
-    if absent := [name for name in systems if name not in installed]:
-        print(f"not installed: {', '.join(absent)} ('{bench.install}')", file=sys.stderr)
-    figures, failed = Figures(), False
+    absent = [
+        (s, part) for s in systems for part in parts if s in {*bench.parts[part]} - {*installed}
+    ]
+    for system, part in absent:
+        figures.miss(system, part, "not installed")
+    if names := dict.fromkeys(system for system, _ in absent):
+        print(f"not installed: {', '.join(names)} ('{bench.install}')", file=sys.stderr)
+    failed = False
     for number in range(rounds):
         for turn in turns.in_order(bench, installed.keys() & set(systems), parts, number):
             begin = time.monotonic()
+            limits = bench.limits.get(turn.part, Limits())
+            limit_s = min(limits.most_s, ends - begin)
+            what = f"round {number + 1} of {rounds}: {turn.part:15} {turn.system:14}"
+            if limit_s < limits.least_s or limit_s <= 0:
+                figures.miss(turn.system, turn.part, "no time was left")
+                print(f"{what} no time left", file=sys.stderr, flush=True)
+                continue
+            words = (
+                ["--device", options.device, "--limit", f"{limit_s:.0f}"] if bench.devices else []
+            )
+            quiet_s = turns.QUIET_S if options.minutes == math.inf else 0.0
             try:
-                for figure, value in turns.take(turn, quick).items():
-                    figures.add(turn.system, figure, number, value)
+                told = turns.take(turn, options.quick, limit_s, quiet_s, words)
             except turns.TurnFailed as error:
                 print(error, file=sys.stderr)
+                figures.miss(turn.system, turn.part, "it failed")
                 failed |= turn.python == OWN
+                told = error.told
+            for figure, values in told.values.items():
+                for repeat, value in values.items():
+                    figures.add(turn.system, figure, REPEATS * number + repeat, value)
+            for figure, why in told.why_not.items():
+                figures.miss(turn.system, figure, why)
             took = f"{time.monotonic() - begin:.1f} s"
-            where = f"round {number + 1} of {rounds}"
-            print(
-                f"{where}: {turn.part:10} {turn.system:14} {took:>7}", file=sys.stderr, flush=True
-            )
-    return figures, failed
+            print(f"{what} {took:>7}", file=sys.stderr, flush=True)
+            keep()
+    return failed
+
+
+def _write(file: Path, run: page.Run, figures: Figures) -> None:
+    """Replace the file, so that whoever cuts us off leaves a whole one."""
+    text = json.dumps({"run": run, "figures": figures.to_json()}, indent=1)
+    unfinished = file.with_name(f".{file.name}")
+    unfinished.write_text(text)
+    unfinished.replace(file)
 
 
 def _command(bench: Benchmark, options: argparse.Namespace, rounds: int) -> str:
     words = [bench.command, "--quick" * options.quick, f"--rounds {rounds}"]
+    words.append(f"--minutes {options.minutes:g}" if options.minutes < math.inf else "")
+    words.append(f"--device {options.device}" if bench.devices else "")
     words.append(" ".join(["--only", *options.only] if options.only else []))
     return f"`{' '.join(filter(None, words))}`"

@@ -3,7 +3,7 @@
 A system's process is told a part, measures what belongs to it and prints each figure as a line of
 JSON, which program.py collects.  A figure's name ends in its unit, and the unit is SI:
 
-    _s   _per_s   _bytes   _bytes_per_s   _share (of one core)
+    _s   _per_s   _bytes   _bytes_per_s   _share (of one core)   _steps
 
 A timing is repeated, and the median counts: one that met another process's burst does not.
 """
@@ -48,9 +48,16 @@ def main(parts: Mapping[str, Callable[[Effort], None]]) -> None:
     parts[part](QUICK if "--quick" in words else FULL)
 
 
-def report(**figures: float) -> None:
+def report(repeat: int = 0, /, **figures: float) -> None:
+    """Tell what was measured; `repeat` counts the values of a figure that is told several times."""
     for name, value in figures.items():
-        print(json.dumps({"figure": name, "value": value}), flush=True)
+        print(json.dumps({"figure": name, "value": value, "repeat": repeat}), flush=True)
+
+
+def report_missing(why: str, *figures: str) -> None:
+    """Tell why figures could not be measured here."""
+    for name in figures:
+        print(json.dumps({"figure": name, "why": why}), flush=True)
 
 
 def seconds(run: Callable[[], object]) -> float:

@@ -7,7 +7,7 @@ from tools.bench.rows import Bar, Row, Term, judge
 from tools.bench.units import digits, shown, shown_spread
 
 HEAD = ["", "to reach", "ours", "ratio", "reached", "others"]
-MISSING = "not measured"
+MISSING = "not run"
 
 
 def bars(rows: Sequence[Row], figures: Figures, titles: dict[str, str]) -> list[list[str]]:
@@ -18,7 +18,9 @@ def bars(rows: Sequence[Row], figures: Figures, titles: dict[str, str]) -> list[
     lines = []
     for row in rows:
         ours = figures.spread(row.of, row.figure)
-        first = [row.title, shown_spread(row.figure, ours) if ours else MISSING]
+        why = figures.why_not(row.of, row.figure)
+        missing = f"{MISSING}: {why}" if why else MISSING
+        first = [row.title, shown_spread(row.figure, ours) if ours else missing]
         last = _others(row, figures, titles)
         for bar in row.bars or (None,):
             reach, ratio, reached = _judged(row, bar, figures) if bar else ("", "", "")

@@ -20,17 +20,18 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import remotely
 from tools.bench import processes
-from tools.bench.benchmark import OWN, ROOT, Benchmark, System
+from tools.bench.benchmark import LIMIT_S, OWN, ROOT, Benchmark, System
 
-LIMIT_S = 240.0  # of one turn
 QUIET_S = 5.0  # how long a turn waits for a machine that does not become quiet
 GRACE_S = 2.0  # what a turn started ends by itself, or is ended after
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
+OURS = "remotely-actors"  # the distribution
 
 
 class Turn(NamedTuple):
@@ -40,18 +41,35 @@ class Turn(NamedTuple):
     python: Path = OWN
 
 
+class Told(NamedTuple):
+    """What a turn has told: values by figure and repeat, and why there are none of others."""
+
+    values: dict[str, dict[int, float]]
+    why_not: dict[str, str]
+
+
 class TurnFailed(Exception):
-    """A system's process did not end well; the text is the end of what it said."""
+    """A system's process did not end well; the text is the end of what it said.
+
+    What it had `told` by then holds.
+    """
+
+    def __init__(self, text: str, told: Told) -> None:
+        super().__init__(text)
+        self.told = told
 
 
 def versions(systems: Mapping[str, System]) -> dict[str, str]:
-    """Return the versions of the systems that are installed here."""
+    """Return the versions of the systems that are installed here; ours may be a tree alone."""
     found = {}
     for name, system in systems.items():
         if not system.package:
             found[name] = ""
         elif system.python == OWN:
-            found[name] = importlib.metadata.version(system.package)
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found[name] = importlib.metadata.version(system.package)
+            if system.package == OURS:
+                found.setdefault(name, remotely.__version__)
         elif system.python.exists():
             ask = f"from importlib.metadata import version; print(version({system.package!r}))"
             done = subprocess.run([system.python, "-c", ask], capture_output=True, text=True)
@@ -74,47 +92,72 @@ def in_order(
     return turns[::-1] if number % 2 else turns
 
 
-def take(turn: Turn, quick: bool) -> dict[str, float]:
-    """Run a turn and return its figures.  Raises TurnFailed."""
+def take(
+    turn: Turn,
+    quick: bool,
+    limit_s: float = LIMIT_S,
+    quiet_s: float = QUIET_S,
+    more: Sequence[str] = (),
+) -> Told:
+    """Run a turn, `more` being further words for it; return what it told.  Raises TurnFailed."""
     if not quick:
-        processes.wait_until_quiet(QUIET_S)
-    words = [str(turn.python), str(turn.script), turn.part]
+        processes.wait_until_quiet(quiet_s)
+    words = [str(turn.python), str(turn.script), turn.part, *more]
     with tempfile.TemporaryDirectory(prefix="rb-", ignore_cleanup_errors=True) as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
         with out.open("wb") as stdout, err.open("wb") as stderr, _nothing_left():
             process = subprocess.Popen(
                 words + ["--quick"] * quick,
                 cwd=folder,
-                env=_environment(folder),
+                env=_environment(folder, turn.python),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,  # files, not pipes: daemons of a peer would keep a pipe open
                 stderr=stderr,
                 start_new_session=True,
             )
             try:
-                code: int | str = process.wait(LIMIT_S)
+                code: int | str = process.wait(limit_s)
             except subprocess.TimeoutExpired:
-                code = f"nothing after {LIMIT_S:g} s"
+                code = f"nothing after {limit_s:g} s"
+                process.kill()
+                process.wait()
+        printed = out.read_text(errors="replace")
         if code != 0:
-            said = err.read_text(errors="replace") or out.read_text(errors="replace")
-            raise TurnFailed(f"{turn.part} of {turn.system} ended with {code}: {said[-2000:]}")
-        return figures_in(out.read_text(errors="replace"))
+            said = err.read_text(errors="replace") or printed
+            text = f"{turn.part} of {turn.system} ended with {code}: {said[-2000:]}"
+            raise TurnFailed(text, told_in(printed))
+        return told_in(printed)
 
 
-def figures_in(text: str) -> dict[str, float]:
-    """Return the figures among what a process printed."""
-    lines = [line for line in text.splitlines() if line.startswith('{"figure"')]
-    return {told["figure"]: float(told["value"]) for told in map(json.loads, lines)}
+def told_in(text: str) -> Told:
+    """Return what is told among what a process printed."""
+    told = Told({}, {})
+    for line in text.splitlines():
+        if not line.startswith('{"figure"') or not line.endswith("}"):  # or it was cut off
+            continue
+        one = json.loads(line)
+        if "why" in one:
+            told.why_not[one["figure"]] = one["why"]
+        else:
+            told.values.setdefault(one["figure"], {})[one.get("repeat", 0)] = float(one["value"])
+    return told
 
 
-def _environment(folder: str) -> dict[str, str]:
-    """Return what a turn inherits: nothing of the user's, and a home that goes with it."""
+def _environment(folder: str, python: Path) -> dict[str, str]:
+    """Return what a turn inherits: nothing of the user's, and a home that goes with it.
+
+    But for where our own interpreter finds its libraries, and the list of fonts, which matplotlib
+    would make anew in each home.
+    """
     own = {k: v for k, v in os.environ.items() if not k.startswith(("REMOTELY_", "RAY_", "PYTHON"))}
+    paths = [str(ROOT), *([os.environ.get("PYTHONPATH", "")] if python == OWN else [])]
+    fonts = os.environ.get("MPLCONFIGDIR") or str(Path.home() / ".cache" / "matplotlib")
     return {
         **own,
         "HOME": folder,
         "TMPDIR": folder,
-        "PYTHONPATH": str(ROOT),
+        "MPLCONFIGDIR": fonts,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PYTHONWARNINGS": "ignore",
         "RAY_USAGE_STATS_ENABLED": "0",
     }

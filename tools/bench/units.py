@@ -18,6 +18,7 @@ UNITS: dict[str, Callable[[float], tuple[float, str]]] = {
     "_s": _seconds,
     "_bytes": lambda value: (value / 1e6, "MB"),
     "_share": lambda value: (value * 100, "%"),
+    "_steps": lambda value: (value / 1e3, "k steps") if value < 1e6 else (value / 1e6, "M steps"),
 }
 
 

@@ -1,143 +1,119 @@
-"""What one GPU and 16 cores are good for: to be run on such a machine, by hand.
+"""What one GPU and many cores are good for, in minutes: time on such a machine is short.
 
-    python -m tools.bench_rl.gpu                              all of it, some hours at most
-    python -m tools.bench_rl.gpu --only ppo_nature impala_resnet --json gpu.json
+    python -m tools.bench_rl.gpu --minutes 9 --json gpu.json      # on a machine with a GPU
+    python -m tools.bench_rl.gpu --only pong_1 alternating_84
+    python -m tools.bench_rl.gpu --minutes 25 --only breakout_400
+    python -m tools.bench_rl.gpu --read gpu.json --write          # into docs/benchmarks.md
+    python -m tools.bench_rl.gpu --device cpu --quick             # tiny, to see that all of it runs
 
-Two paces (steps a second of the agent) and two games that are to be learnt, each by the library's
-own `train` with the learner on the GPU and its network compiled.  What it finds is one JSON object,
-the last thing on stdout, with the device's name, the command and the commit; a training says on
-stderr how it goes.  The actors have no GPU: a network as deep as ResNet is slow in them.
+Parts come in the order of worth.  Each is a process of its own, which is ended after two minutes
+at most; the file is written after each, so whoever cuts the run off loses one part.  What is left
+when the minutes are over is "not run".  It needs no installation: an unpacked tree will do, on
+Python 3.11 to 3.13 with torch 2.11 to 2.13, gymnasium, ale-py and what `remotely` imports.
 """
 
-import argparse
-import contextlib
-import json
-import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import torch
+from tools.bench import program
+from tools.bench.benchmark import OWN, ROOT, Benchmark, Limits, System
+from tools.bench.page import Section
+from tools.bench.rows import Row, Term, at_least, at_most
 
-from remotely_rl import impala, networks, ppo
-from tools.bench import page
-from tools.bench_rl import pace
-from tools.bench_rl.window import Window, cores
+OURS, COMMANDS = "ours/on_gpu.py", "ours/commands.py"
+SEEDS, ACTORS = (1, 2, 3), (15, 2, 8, 4)  # those that are held against 15 come after it
 
-WINDOW = Window(warm_up_s=30.0, for_s=60.0)  # it compiles in the first updates
-TOO_LONG_MIN = 10.0
+PLAIN = Term("plain", "the plain loop", "plain_84_ppo_per_s")
+WITH_15 = Term("ours", "with 15 actors", "pong_actors_15_steps")
 
-Found = dict[str, object]
-
-ON_GPU: dict[str, Any] = {"device": "cuda", "compile": True, "image_size": 84}
-
-# 8 games in each actor: 8,192 rows a round with 16 cores, 1,024 a minibatch.
-PPO: dict[str, Any] = {
-    **ON_GPU,
-    "actors": cores(),
-    "envs_per_actor": 8,
-    "minibatches": 8,
-    "overlap": True,
-}
-PONG = ppo.Config(
-    env="ALE/Pong-v5", target=20.0, minutes=30.0, anneal_steps=ppo.Config.horizon, **PPO
+ROWS = (
+    Row("ale-py's vector environment, 256 games on all threads", "plain_84_emulators_per_s",
+        of="plain"),
+    Row("the same with a batched inference a step", "plain_84_inference_per_s", of="plain"),
+    Row("a plain PPO loop around that", PLAIN.figure, of="plain"),
+    Row("PPO, Nature CNN, `sampling=alternating`", "alternating_84_per_s",
+        (at_least(24_000), at_least(1.4, PLAIN))),
+    Row("the same, `sampling=central`", "central_84_per_s", beside=(PLAIN,)),
+    Row("the same, `sampling=local`, `overlap`", "local_84_per_s", beside=(PLAIN,)),
+    Row("Stable-Baselines3's PPO, three epochs of 2,048", "sb3_ppo_84_per_s", of="sb3"),
+    Row("Pong to 18, the whole command, seeds 1 to 3", "pong_s", (at_most(40), at_most(30))),
+    Row("its steps", "pong_steps"),
+    Row("to the first step, 15 actors", "first_step_15_s"),
+    Row("IMPALA, deep residual network", "impala_84_per_s", (at_least(15_000),)),
+    Row("DQN, each step learnt from 8 times", "dqn_84_per_s", (at_least(4 * 1_670),)),
+    Row("epsilon-Rainbow, each step learnt from 8 times", "rainbow_84_per_s",
+        (at_least(4 * 980),)),
+    Row("Pong to 18 with 15 actors, steps", WITH_15.figure),
+    *(
+        Row(f"with {count}", f"pong_actors_{count}_steps",
+            (at_most(1.5, WITH_15), at_least(1 / 1.5, WITH_15)))
+        for count in sorted(ACTORS)[:-1]
+    ),
+    Row("Breakout to 400", "breakout_400_s", (at_most(600),)),
 )  # fmt: skip
-BREAKOUT = ppo.Config(
-    env="ALE/Breakout-v5",
-    target=400.0,
-    minutes=120.0,
-    gamma=0.99,
-    life_loss_is_terminal=True,
-    entropy_coef_end=0.005,
-    anneal_steps=20_000_000,
-    **PPO,
+
+PARTS: dict[str, dict[str, str]] = {
+    "plain_84": {"plain": "peers/of_plain.py"},
+    "alternating_84": {"ours": OURS},
+    **{f"pong_{seed}": {"ours": COMMANDS} for seed in SEEDS},
+    "local_84": {"ours": OURS},
+    "central_84": {"ours": OURS},
+    "dqn_84": {"ours": OURS},
+    "impala_84": {"ours": OURS},
+    "rainbow_84": {"ours": OURS},
+    "first_step_15": {"ours": COMMANDS},
+    **{f"pong_actors_{count}": {"ours": COMMANDS} for count in ACTORS},
+    "sb3_ppo_84": {"sb3": "peers/of_sb3.py"},
+    "breakout_400": {"ours": COMMANDS},
+}
+PACE, LEARNT = Limits(most_s=120, least_s=35), Limits(most_s=120, least_s=45)
+
+BENCH = Benchmark(
+    command="python -m tools.bench_rl.gpu",
+    folder=Path(__file__).resolve().parent,
+    systems={
+        "ours": System(
+            "remotely_rl",
+            OWN,
+            "remotely-actors",
+            note="an actor a core with 16 games each; PPO as the plain loop, three epochs of rounds"
+            " of 64 steps; IMPALA one pass over 4 trajectories; the replays hold 200,000 steps."
+            " Pong by `--gamma 0.98 --target 18`, with an actor fewer and `--envs-per-actor 6"
+            " --minibatches 8`; where the number of actors is named, by the defaults",
+        ),
+        "plain": System(
+            "a plain PyTorch loop",
+            OWN,
+            "torch",
+            note="256 games, rollouts of 64 steps, three epochs in minibatches of 2,048; nothing is"
+            " overlapped: `tools/bench_rl/peers/of_plain.py`",
+        ),
+        "sb3": System(
+            "Stable-Baselines3",
+            OWN,
+            "stable-baselines3",
+            note="a game a core in SubprocVecEnv, rollouts of 128 steps, three epochs of 2,048",
+        ),
+    },
+    parts=PARTS,
+    rows=ROWS,
+    install="pip install stable-baselines3",
+    code=("remotely", "remotely_rl"),
+    rounds=1,
+    limits={
+        **{part: LEARNT if part.startswith("pong") else PACE for part in PARTS},
+        "breakout_400": Limits(most_s=780, least_s=600),
+    },
+    devices=("cuda", "cpu"),
 )
 
-
-def ppo_nature() -> Found:
-    """PPO's pace with the Nature CNN, three epochs as by default."""
-    config = ppo.Config(log_interval_s=pace.ROWS_EVERY_S, minutes=TOO_LONG_MIN, **PPO)
-    return {"steps_per_s": pace.measure(ppo, config, WINDOW)}
-
-
-def impala_resnet() -> Found:
-    """IMPALA's pace with its deep network, one pass."""
-    config = impala.Config(
-        actors=max(1, cores() - 1),
-        epochs=1,
-        minibatches=1,
-        batch_trajectories=4,
-        log_interval_s=pace.ROWS_EVERY_S,
-        minutes=TOO_LONG_MIN,
-        **ON_GPU,
-    )
-    return {"steps_per_s": pace.measure(impala, config, WINDOW, networks.ResNet)}
-
-
-def pong() -> Found:
-    """Pong until the mean return of 30 games is 20."""
-    return learnt(PONG)
-
-
-def breakout() -> Found:
-    """Breakout until the mean return of 30 games is 400."""
-    return learnt(BREAKOUT)
-
-
-def learnt(config: ppo.Config) -> Found:
-    result = ppo.train(config)
-    assert config.target is not None
-    return {
-        "to_reach": config.target,
-        "reached": result.best_return >= config.target,
-        "best_return": result.best_return if math.isfinite(result.best_return) else None,
-        "minutes": result.seconds / 60,
-        "env_steps": result.env_steps,
-        "steps_per_s": result.env_steps / result.seconds,
-        "run": str(result.run),
-    }
-
-
-TASKS: dict[str, Callable[[], Found]] = {
-    "ppo_nature": ppo_nature,
-    "impala_resnet": impala_resnet,
-    "pong": pong,
-    "breakout": breakout,
-}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.bench_rl.gpu",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--only", nargs="+", metavar="NAME", default=list(TASKS), choices=TASKS,
-                        help=f"of {', '.join(TASKS)}")  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write it there too")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit(f"torch {torch.__version__} sees no GPU here. Run this on a machine with one.")
-
-    told: dict[str, object] = {
-        "device": torch.cuda.get_device_name(),
-        "cores": cores(),
-        "torch": torch.__version__,
-        "commit": page.commit(("remotely", "remotely_rl")),
-        "command": " ".join(["python -m tools.bench_rl.gpu", *sys.argv[1:]]),
-    }
-    figures = told["figures"] = {}
-    for name in options.only:
-        with contextlib.redirect_stdout(sys.stderr):
-            try:
-                figures[name] = TASKS[name]()
-            except Exception as error:  # what the others found is worth hours
-                figures[name] = {"failed": f"{type(error).__name__}: {error}"}
-        if options.json:  # after each, for the next may take an hour
-            options.json.write_text(json.dumps(told, indent=1))
-    print(json.dumps(told, indent=1))
-
+SECTION = Section(
+    BENCH,
+    ROOT / "docs" / "benchmarks.md",
+    "gpu",
+    "Steps of the agent a second at 84x84, median and range of five slices of"
+    " 15 seconds; of Pong the median and range of three seeds.",
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(program.main(BENCH, __doc__, program.Page(SECTION.path, SECTION.filled)))

@@ -4,10 +4,12 @@ The run is told to stop, as Ctrl-C would, when its metrics cover the window; wha
 between two of their rows, and a row is written when an update ends.
 """
 
+import itertools
 import os
 import signal
 import tempfile
 import threading
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -25,8 +27,10 @@ class TooShort(Exception):
     """The training ended by itself before it was measured."""
 
 
-def measure(algorithm: ModuleType, config: Any, window: Window, model: Any = None) -> float:
-    """Train until the window is over; return agent steps a second.
+def measure(
+    algorithm: ModuleType, config: Any, window: Window, model: Any = None, slices: int = 1
+) -> list[float]:
+    """Train until the window is over; return agent steps a second in each slice of it.
 
     The config should end the run some time after that, should it not start to learn.
     """
@@ -39,13 +43,14 @@ def measure(algorithm: ModuleType, config: Any, window: Window, model: Any = Non
             algorithm.train(config, model, run=run)
         finally:
             ended.set()
-        return per_s(metrics.read(run / "metrics.csv"), window)
+        return per_s(metrics.read(run / "metrics.csv"), window, slices)
 
 
-def per_s(rows: Sequence[Row], window: Window) -> float:
-    """Return the pace from the end of the warm-up to the last row.
+def per_s(rows: Sequence[Row], window: Window, slices: int = 1) -> list[float]:
+    """Return the paces of slices of the time from the end of the warm-up to the last row.
 
-    Raises TooShort if the rows do not cover the window.
+    They are as long as each other, but for how far rows are apart; where two would end at the same
+    row they are one.  Raises TooShort if the rows do not cover the window.
     """
     learnt = [row for row in rows if row["time/updates"] > 0]
     counted = [
@@ -53,10 +58,20 @@ def per_s(rows: Sequence[Row], window: Window) -> float:
     ]
     if not counted or counted[-1]["time/seconds"] < counted[0]["time/seconds"] + window.for_s:
         raise TooShort(f"{len(rows)} rows of metrics do not cover {window}")
-    first, last = counted[0], counted[-1]
-    return (last["time/env_steps"] - first["time/env_steps"]) / (
-        last["time/seconds"] - first["time/seconds"]
-    )
+    first, last = counted[0]["time/seconds"], counted[-1]["time/seconds"]
+    ends = [first + (last - first) * (1 + number) / slices for number in range(slices)]
+    # Beyond the last row by rounding there would be none.
+    bounds = [0, *(bisect_left(counted, end - 1e-9, key=_seconds) for end in ends)]
+    return [
+        (counted[b]["time/env_steps"] - counted[a]["time/env_steps"])
+        / (counted[b]["time/seconds"] - counted[a]["time/seconds"])
+        for a, b in itertools.pairwise(bounds)
+        if a != b
+    ]
+
+
+def _seconds(row: Row) -> float:
+    return row["time/seconds"]
 
 
 def _stop_when_measured(file: Path, window: Window, ended: threading.Event) -> None:

@@ -3,10 +3,11 @@
 A turn's part names what it runs and the height and width of the image: `a2c_84`.
 """
 
+import argparse
 import os
-import sys
 from typing import NamedTuple
 
+from tools.bench.benchmark import LIMIT_S
 from tools.bench.stopwatch import Meter
 
 
@@ -24,8 +25,11 @@ QUICK = Window(warm_up_s=2.0, for_s=5.0)
 
 class Asked(NamedTuple):
     what: str
-    size: int
+    size: int  # or what else the number behind the part's name is
     window: Window
+    is_quick: bool
+    device: str
+    limit_s: float  # after which the turn is ended
 
     @property
     def figure(self) -> str:
@@ -34,9 +38,15 @@ class Asked(NamedTuple):
 
 def asked() -> Asked:
     """Return what the command line asks for."""
-    part, *words = sys.argv[1:]
-    what, _, size = part.rpartition("_")
-    return Asked(what, int(size), QUICK if "--quick" in words else FULL)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("part")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--limit", type=float, default=LIMIT_S)
+    words = parser.parse_args()
+    what, _, size = words.part.rpartition("_")
+    window = QUICK if words.quick else FULL
+    return Asked(what, int(size), window, words.quick, words.device, words.limit)
 
 
 def cores() -> int:

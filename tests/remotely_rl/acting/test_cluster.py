@@ -6,6 +6,7 @@ import pytest
 
 import remotely
 from remotely_rl.acting import cluster
+from remotely_rl.errors import TrainingError
 
 
 def test_a_cluster_that_is_there_is_used_and_none_is_started_beside_it(
@@ -48,6 +49,44 @@ def test_runs_in_several_threads_share_the_cluster_of_the_first(
     cluster.connect(4)
     other.join()
     assert len(connected) == 1
+
+
+@pytest.mark.parametrize(("actors", "cpus"), [(3, 64), (64, 64), (65, 65), (0, 2)])
+def test_a_run_takes_the_cluster_begun_ahead_of_it_unless_it_needs_another_size(
+    monkeypatch: pytest.MonkeyPatch, actors: int, cpus: int
+) -> None:
+    clusters: list[int] = []
+    monkeypatch.delenv("REMOTELY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster.this_machine, "cores", lambda: 2)
+    monkeypatch.setattr(remotely, "connect", lambda address=None, cpus=0: clusters.append(cpus))
+    monkeypatch.setattr(remotely, "is_connected", lambda: bool(clusters))
+    monkeypatch.setattr(remotely, "shutdown", clusters.clear)
+    monkeypatch.setattr(cluster.connection, "current", lambda: cluster)
+    cluster.begin().join()
+    assert clusters == [64]
+    cluster.connect(actors)
+    assert clusters == [cpus]
+    cluster.connect(1000)  # the next run of this process takes it as it is
+    assert clusters == [cpus]
+
+
+def test_nothing_is_begun_where_another_cluster_is_named_and_a_failure_is_told_by_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def connect(*_: object, **__: object) -> None:
+        raise remotely.RemotelyError("the disk is full")
+
+    monkeypatch.delenv("REMOTELY_ADDRESS", raising=False)
+    monkeypatch.setattr(remotely, "connect", connect)
+    monkeypatch.setattr(remotely, "is_connected", lambda: False)
+    cluster.begin().join()
+    with pytest.raises(TrainingError, match="the disk is full"):
+        cluster.connect(1)
+    asked: list[object] = []
+    monkeypatch.setenv("REMOTELY_ADDRESS", "127.0.0.1:8010")
+    monkeypatch.setattr(remotely, "connect", lambda *_, **__: asked.append(1))
+    cluster.begin().join()
+    assert not asked
 
 
 @pytest.mark.usefixtures("local")

@@ -1,5 +1,8 @@
 """The learner of a run, made from a probe of its environment."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -23,3 +26,14 @@ def test_statistics_begin_with_random_play_where_there_is_something_to_normalise
 
     plain = setup.make_learner(config, Plain)
     assert not any("count" in name for name in plain.model.state_dict())
+
+
+@pytest.mark.parametrize(("source", "is_there"), [("", True), ("raise OSError", False)])
+def test_what_learning_alone_needs_is_imported_beside_and_its_failure_is_not_told_there(
+    source: str, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_late.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(setup, "IMPORTED_LATE", "imported_late")
+    setup.import_late().join()
+    assert (sys.modules.pop("imported_late", None) is not None) == is_there

@@ -58,7 +58,8 @@ def main() -> None:
         **SETTINGS[what],
     )
     with a_core_taken() if turn.what.startswith(BUSY) else contextlib.nullcontext():
-        report(**{turn.figure: pace.measure(algorithm, config, turn.window)})
+        (per_s,) = pace.measure(algorithm, config, turn.window)
+        report(**{turn.figure: per_s})
 
 
 if __name__ == "__main__":
