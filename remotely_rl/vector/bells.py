@@ -65,8 +65,9 @@ class Switchboard:
         self._ring: list[int | None] = [None] * hosts
         self._process: dict[int, int] = {}  # of each host that is connected, its pidfd
         self._host_of: dict[int, int] = {}  # by pidfd
-        self._poll = select.poll()
-        self._poll.register(self._answers, select.POLLIN)
+        self._poll, self._answered = select.poll(), select.poll()
+        for poll in (self._poll, self._answered):
+            poll.register(self._answers, select.POLLIN)
         self._rest = b""
 
     def address(self, host: int) -> tuple[Address, int]:
@@ -95,21 +96,25 @@ class Switchboard:
             return False
         return True
 
-    def wait(self, timeout_s: float | None = None) -> Iterator[tuple[int, bool]]:
-        """Wait until some hosts have answered or died; yield each, and whether it has answered.
+    def wait(self) -> list[tuple[int, int]]:
+        """Wait until some hosts have answered or died; return what `heard` takes."""
+        return self._poll.poll()
 
-        What a host wrote before it died comes first, and its death comes again with each call.
+    def heard(self, events: list[tuple[int, int]]) -> Iterator[tuple[int, bool]]:
+        """Yield each host that has answered or died, and whether it has answered.
+
+        What a host wrote before it died comes first, also if `wait` saw its death alone.  Its death
+        comes again with each call until it is disconnected.
         """
-        events = self._poll.poll(None if timeout_s is None else int(1000 * timeout_s))
-        for fd, _ in sorted(events, key=lambda event: event[0] != self._answers):
-            if fd != self._answers:
-                yield self._host_of[fd], False
-                continue
+        dead = [self._host_of[fd] for fd, _ in events if fd != self._answers]
+        if not dead or self._answered.poll(0):
             data = self._rest + os.read(self._answers, 4096)
             end = len(data) - len(data) % _INDEX_NBYTES
             self._rest = data[end:]
             for at in range(0, end, _INDEX_NBYTES):
                 yield int.from_bytes(data[at : at + _INDEX_NBYTES], "little"), True
+        for host in dead:
+            yield host, False
 
     def disconnect(self, host: int) -> None:
         """The host is gone, or is to go."""

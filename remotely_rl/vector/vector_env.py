@@ -111,7 +111,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         self.single_action_space = first.action_space
         self.observation_space = batch_space(first.observation_space, count)
         self.action_space = batch_space(first.action_space, count)
-        self.metadata, self.render_mode = first.metadata, first.render_mode
+        self.metadata = {**first.metadata, "autoreset_mode": mode}
+        self.render_mode = first.render_mode
         self.spec = spec_of(env) if isinstance(env, str) else None
 
     def step(
