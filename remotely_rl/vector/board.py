@@ -4,8 +4,8 @@
     actions        [n, ...] of each leaf
     rewards, terminated, truncated   [n]
     mail           [hosts, MAIL]: the pickled infos of a host's step, a part at a time
-    mail_nbytes    [hosts]: how long the part is; negative if there is more; FAILED if the host's
-                   call is about to raise instead
+    mail_nbytes    [hosts]: PENDING until the host has taken the step; then how long the part is,
+                   negative if there is more; FAILED if the host's call is about to raise instead
 
 Each host writes its own rows, from `begins[host]` to `begins[host + 1]`.  The bells say when.
 """
@@ -25,6 +25,7 @@ from remotely_rl.supervision.rows import Rows, leaves_of
 
 MAIL = 1 << 16
 FAILED = np.iinfo(np.int64).min
+PENDING = FAILED + 1
 ALIGNMENT = 64
 
 

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,15 @@ from remotely_rl.vector.states import Episodes, Event, State
 # Of a cluster that the first VectorEnv starts for itself: for the spare, and for the next ones.
 EMBEDDED_CPUS = 256
 CAUSE_S = 10.0  # how long to wait for why a host died
+
+
+class Phase(Enum):
+    """How far a step is.  Every use but `finish` settles the one before it first."""
+
+    STEPPING = 1
+    OVER = 2  # its rows are there
+    SETTLED = 3  # and each seat is IDLE or DEAD, or is renewed between steps
+
 
 Outcomes = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]
 
@@ -123,7 +133,7 @@ class Hosts:
             self._rows = Rows(space, count), Rows(space, count)
             self.outcomes = np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         self._parity = 0
-        self.is_stepping = False
+        self._phase = Phase.SETTLED
         for seat in self._seats:
             seat.share(board)
         self._spare.make()
@@ -148,8 +158,8 @@ class Hosts:
         with shield:
             self._parity ^= 1
             self._parts: list[tuple[int, Info]] = []  # the infos of hosts, and their first rows
-            self.is_stepping = True
-        self._begin_in_idle()
+            self._phase = Phase.STEPPING
+            self._begin_in_idle()
 
     def finish(self) -> Info:
         """Wait for the end of the step; return the infos.  Raises what ends the run."""
@@ -168,11 +178,7 @@ class Hosts:
         infos = self._joined()
         if self._episodes.lost.any():
             self._pay(infos)
-        with shield:
-            self._episodes.end_step(*self.outcomes[1:])
-            for seat in self._seats:
-                seat.happens(Event.END)
-            self.is_stepping = False
+        self._phase = Phase.OVER
         with self._lock:
             self.crashes.stepped(self.count)
             if self._failure is not None:
@@ -183,10 +189,21 @@ class Hosts:
         return infos
 
     def _settle(self) -> None:
-        """Wait for the end of a step that was interrupted, by Ctrl-C for example."""
+        """Wait for the end of a step that was interrupted, and let each seat be IDLE or DEAD."""
         self.check_is_open()
         if self.is_stepping:
             self.finish()
+        if self._phase is Phase.OVER:
+            self._episodes.end_step(*self.outcomes[1:])
+            for seat in self._seats:
+                if seat.state is not State.IDLE:  # after an interrupt of this
+                    seat.happens(Event.END)
+            self._phase = Phase.SETTLED
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether a step has begun of which not all rows are there."""
+        return self._phase is Phase.STEPPING
 
     def check_is_open(self) -> None:
         """Raise ClosedEnvironmentError after `close`."""
@@ -195,8 +212,10 @@ class Hosts:
 
     def _begin_in_idle(self) -> None:
         """Tell the hosts of the step that have not been told of it."""
-        for seat in self._seats:
-            if seat.state is State.IDLE:
+        if not (idle := [seat for seat in self._seats if seat.state is State.IDLE]):
+            return
+        with shield:  # or one might take two steps, or be waited for in vain
+            for seat in idle:
                 own = self._own[seat.index]
                 if own is None and not seat.is_shared:  # unlike the host before
                     own = self._actions_of(seat)
@@ -215,10 +234,10 @@ class Hosts:
         failed = []
         for seat in self._seats:
             while seat.state is State.STEPPING:
-                if seat.is_shared:
-                    self._listen()
-                else:
+                if not seat.is_shared:
                     self._receive(seat)
+                elif not seat.hear():
+                    self._listen()
             if seat.mail and seat.state is State.DONE:
                 self._add(seat, seat.open_mail())
                 seat.mail = b""
@@ -227,16 +246,13 @@ class Hosts:
         return failed
 
     def _listen(self) -> None:
-        """Wait until some hosts have answered or died, and note it."""
-        events = self._bells.wait()
-        with shield:  # an answer that was read and not noted would be waited for in vain
-            for index, has_answered in self._bells.heard(events):
-                seat = self._seats[index]
-                if not has_answered:
-                    self._bells.disconnect(index)
-                    seat.happens(Event.DEATH)
-                elif seat.state is State.STEPPING:
-                    seat.hear()
+        """Wait until some hosts have answered or died; note who has died."""
+        for index in self._bells.wait():
+            seat = self._seats[index]
+            if seat.state is State.STEPPING:
+                seat.hear()  # what it may have answered before
+            seat.happens(Event.DEATH)
+            self._bells.disconnect(index)
 
     def _receive(self, seat: Seat) -> None:
         """Wait for the rows of a host that sends them as a message."""

@@ -19,7 +19,7 @@ from remotely_rl.supervision import CrashReport
 from remotely_rl.supervision.failures import LOST
 from remotely_rl.supervision.vector import Make
 from remotely_rl.vector.bells import MORE, PAUSE, STEP, Switchboard
-from remotely_rl.vector.board import FAILED, Board
+from remotely_rl.vector.board import FAILED, PENDING, Board
 from remotely_rl.vector.host import Host, Message, Rest, Settings
 from remotely_rl.vector.states import TABLE, Episodes, Event, State
 
@@ -198,7 +198,6 @@ class Seat:
         finally:
             os.close(rung)
         self.is_shared = True
-        board.mail_nbytes[self.index] = 0
         self._serve()
 
     def leave(self) -> Any:
@@ -229,28 +228,33 @@ class Seat:
     def begin_step(self, parity: int, actions: Any) -> None:
         """Tell the host to step, if it has not died.  `actions` are of its rows, for a message."""
         self.steps += 1
-        with shield:  # or it would take two steps, or be waited for in vain
-            if not self.is_shared:
-                self._step = remotely.submit(self._host.step, actions)
-                self.happens(Event.STEP)
-            elif self._bells.ring(self.index, STEP[parity]):
-                self.happens(Event.STEP)
-            else:
+        if not self.is_shared:
+            self._step = self._submit("step", actions)
+        else:
+            self._board.mail_nbytes[self.index] = PENDING
+            if not self._bells.ring(self.index, STEP[parity]):
                 self.happens(Event.DEATH)
+                return
+        self.happens(Event.STEP)
 
-    def hear(self) -> None:
-        """The host has rung: its rows are there, but perhaps not all of the rest of them."""
+    def hear(self) -> bool:
+        """Note what a host that shares memory has answered; return whether it has."""
         nbytes = int(self._board.mail_nbytes[self.index])
+        if nbytes == PENDING:
+            return False
         if nbytes == FAILED:
             self.happens(Event.DEATH)
-            return
-        if nbytes:
-            self._board.mail_nbytes[self.index] = 0
-            self.mail += self._board.mail[self.index, : abs(nbytes)].tobytes()
-            if nbytes < 0:
-                self._bells.ring(self.index, MORE)
-                return
-        self.happens(Event.ANSWER)
+        elif not nbytes:
+            self.happens(Event.ANSWER)
+        else:
+            with shield:  # or a part might be there twice, or none be asked for
+                self.mail += self._board.mail[self.index, : abs(nbytes)].tobytes()
+                if nbytes > 0:
+                    self.happens(Event.ANSWER)
+                else:
+                    self._board.mail_nbytes[self.index] = PENDING
+                    self._bells.ring(self.index, MORE)
+        return True
 
     def open_mail(self) -> Rest:
         """Return the rest of its rows, which has come."""
