@@ -22,8 +22,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from remotely_rl.supervision import infos
-from remotely_rl.supervision.registered import maker_of
-from remotely_rl.supervision.vector import CRASH
+from remotely_rl.supervision.vector import CRASH, maker_of
 from remotely_rl.vector import VectorEnv
 
 try:

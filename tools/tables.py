@@ -1,8 +1,8 @@
 """Writes the generated tables in docs/.
 
-Those of design.md, launch.md, reliability.md and training.md come from the code that they describe,
-and from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds to that file.  The
-index of decisions/ comes from the headings of its files.
+Those of design.md, environments.md, launch.md, reliability.md and training.md come from the code
+that they describe, and from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds
+to that file.  The index of decisions/ comes from the headings of its files.
 
 python tools/tables.py           # rewrite them
 python tools/tables.py --check   # exit 1 if they are not what the code says
@@ -25,6 +25,7 @@ from remotely.protocol import control, wire
 from remotely.protocol.lease import TIMES
 from remotely.testing import faults
 from remotely_rl import other_names
+from remotely_rl.vector import states
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -155,6 +156,20 @@ def other_libraries() -> str:
     return table(["`remotely_rl`", *other_names.LIBRARIES], rows)
 
 
+def seats() -> str:
+    rows = [
+        [
+            before,
+            event.value,
+            rule.next,
+            "the death" if rule.is_told else "",
+            "the row of a crash to each episode under way" if rule.is_owed else "",
+        ]
+        for (before, event), rule in states.TABLE.items()
+    ]
+    return table(["state", "event", "next", "told", "owed"], rows)
+
+
 def figures() -> str:
     with (DOCS / "chaos.jsonl").open() as file:
         found = [json.loads(line) for line in file]
@@ -183,6 +198,7 @@ PAGES = {
         "messages": messages,
         "options": options,
     },
+    "environments.md": {"seats": seats},
     "launch.md": {"launchers": launchers, "promises": promises},
     "training.md": {"other libraries": other_libraries},
     "reliability.md": {"times": times, "faults": points, "figures": figures},

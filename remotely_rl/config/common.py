@@ -23,7 +23,7 @@ from remotely_rl.environments.action_spaces import Actions, described
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.networks import precision
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
-from remotely_rl.supervision import rate, watchdog
+from remotely_rl.supervision import crashes, watchdog
 from remotely_rl.trees import Tree
 
 STEERED_TO = 0.01  # nats; see target_kl_of
@@ -65,7 +65,7 @@ class Common:
     max_crash_rate: Annotated[
         float, "end the run if environments crash more often than this, per step; 1: never",
         NOT_NEGATIVE,
-    ] = rate.MAX_RATE  # fmt: skip
+    ] = crashes.MAX_RATE  # fmt: skip
 
     reward_clip: Annotated[
         float | None, "clip rewards in the learner to this; 0: never; none: to 1 in Atari games",

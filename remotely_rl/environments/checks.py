@@ -16,7 +16,7 @@ from remotely_rl.environments.contract import Environments
 from remotely_rl.environments.sources import Source, make
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import Cause, Crashes, CrashReport, SupervisedVectorEnv
-from remotely_rl.supervision.rate import MAX_RATE
+from remotely_rl.supervision.crashes import MAX_RATE
 from remotely_rl.trees import Tree
 
 STEPS = 512  # with which the statistics of the input begin

@@ -14,8 +14,7 @@ from remotely_rl.environments.atari import Atari, is_atari_id, make_vector, obse
 from remotely_rl.environments.contract import Environments
 from remotely_rl.environments.images import Images, preprocessed
 from remotely_rl.errors import TrainingError, nearest
-from remotely_rl.supervision.registered import spec_of
-from remotely_rl.supervision.vector import SupervisedVectorEnv
+from remotely_rl.supervision.vector import SupervisedVectorEnv, spec_of
 from remotely_rl.supervision.watchdog import Watch
 from remotely_rl.supervision.whole import WatchedVectorEnv
 

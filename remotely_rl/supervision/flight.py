@@ -16,14 +16,14 @@ It is written by a process that may be broken: reading one that makes no sense r
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
-from remotely_rl.supervision import actions as packing
 from remotely_rl.supervision.report import Cause, CrashReport
 
 ACTIONS_KEPT = 1_000  # of an episode, for its replay, as far as they fit
@@ -35,6 +35,7 @@ _MAGIC = b"flight-1"
 _STATE = 8  # numbers of the whole
 _BUSY, _NOW, _THREAD, _HUNG_NBYTES, _OPTIONS_NBYTES, _LIMIT_MS, _OPTIONS = range(7)
 _HUNG_NBYTES_MAX, _OPTIONS_NBYTES_MAX = 8 << 10, 1 << 10
+_Plan = list[Any]  # of an action's bytes, see below
 _NONE = -1  # for a seed that there is none of, or that takes more than 63 bits
 _NOT_KEPT = -1  # for options that do not fit
 
@@ -55,10 +56,8 @@ class FlightRecord:
     ):
         """Begin a record in `buffer`, or in memory of this process alone."""
         memory = memoryview(bytearray(nbytes_of(count)) if buffer is None else buffer).cast("B")
-        plan = None if action_space is None else packing.plan_of(action_space)
-        row = sum(
-            count * dtype.itemsize * int(np.prod(shape)) for dtype, shape in packing.leaves(plan)
-        )
+        plan = None if action_space is None else _plan_of(action_space)
+        row = sum(count * dtype.itemsize * int(np.prod(shape)) for dtype, shape in _leaves(plan))
         # Some room for the head itself, and for alignment.
         room = len(memory) - _end_of_fields(count) - 4_096
         kept = min(ACTIONS_KEPT, room // row) if row else 0
@@ -88,9 +87,7 @@ class FlightRecord:
             return None
         return record
 
-    def _open(
-        self, memory: memoryview, count: int, kept: int, plan: packing.Plan | None, at: int
-    ) -> None:
+    def _open(self, memory: memoryview, count: int, kept: int, plan: _Plan | None, at: int) -> None:
         self.memory = memory
         self.count = count
         self._kept = kept
@@ -113,7 +110,7 @@ class FlightRecord:
         self._hung, at = memory[at : at + _HUNG_NBYTES_MAX], at + _HUNG_NBYTES_MAX
         self._options, at = memory[at : at + _OPTIONS_NBYTES_MAX], at + _OPTIONS_NBYTES_MAX
         self._actions: list[NDArray[Any]] = []
-        for dtype, shape in packing.leaves(plan):
+        for dtype, shape in _leaves(plan):
             of = (kept, count, *shape)
             length = dtype.itemsize * int(np.prod(of))
             array = np.frombuffer(memory[at : at + length], dtype).reshape(of)
@@ -133,7 +130,7 @@ class FlightRecord:
             if actions is not None:
                 self._ring[now % self._kept] = actions
         elif self._plan is not None and actions is not None:
-            packing.scatter(self._plan, actions, iter(self._actions), now % self._kept)
+            _scatter(self._plan, actions, iter(self._actions), now % self._kept)
         state[_BUSY] = 1
 
     def end(self) -> None:
@@ -256,7 +253,7 @@ class FlightRecord:
             return
         first = max(int(self.start[env]), self.now - self._kept) + 1
         for step in range(first, self.now + 1):
-            yield packing.gather(self._plan, iter(self._actions), (step % self._kept, env))
+            yield _gather(self._plan, iter(self._actions), (step % self._kept, env))
 
 
 def _aligned(nbytes: int) -> int:
@@ -265,3 +262,63 @@ def _aligned(nbytes: int) -> int:
 
 def _end_of_fields(count: int) -> int:
     return 8 * (_STATE + 6 * max(1, count)) + _HUNG_NBYTES_MAX + _OPTIONS_NBYTES_MAX
+
+
+# --- actions as bytes -----------------------------------------------------------------------------
+
+# Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these have a fixed size.  Actions
+# of any other space cannot be kept.  How a space is laid out is plain data, since whoever reads a
+# record has nothing else: a leaf is ["", dtype, shape], a tuple ["()", parts], a dict ["{}", keys,
+# parts].
+
+
+def _plan_of(space: gymnasium.Space[Any]) -> _Plan | None:
+    """Return how actions of a space are laid out; None if they cannot be."""
+    match space:
+        case spaces.Discrete():
+            first, last = int(space.start), int(space.start + space.n) - 1
+            dtype = np.promote_types(np.min_scalar_type(first), np.min_scalar_type(last))
+            return ["", dtype.str, []]
+        case spaces.Box() | spaces.MultiDiscrete() | spaces.MultiBinary():
+            assert space.dtype is not None
+            return ["", space.dtype.str, list(space.shape or ())]
+        case spaces.Tuple():
+            parts = [_plan_of(part) for part in space]
+            return None if None in parts else ["()", parts]
+        case spaces.Dict():
+            parts = [_plan_of(part) for part in space.values()]
+            return None if None in parts else ["{}", list(space.keys()), parts]
+    return None
+
+
+def _leaves(plan: _Plan | None) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Yield dtype and shape of each leaf."""
+    if plan is None:
+        return
+    if not plan[0]:
+        yield np.dtype(plan[1]), tuple(plan[2])
+    else:
+        for part in plan[-1]:
+            yield from _leaves(part)
+
+
+def _scatter(plan: _Plan, batch: Any, arrays: Iterator[NDArray[Any]], at: int) -> None:
+    """Write a batch of actions, as Gymnasium batches them, to row `at` of each leaf's array."""
+    if not plan[0]:
+        next(arrays)[at] = np.asarray(batch)
+    elif plan[0] == "()":
+        for part, item in zip(plan[1], batch, strict=True):
+            _scatter(part, item, arrays, at)
+    else:
+        for part, key in zip(plan[2], plan[1], strict=True):
+            _scatter(part, batch[key] if isinstance(batch, Mapping) else None, arrays, at)
+
+
+def _gather(plan: _Plan, arrays: Iterator[NDArray[Any]], at: tuple[int, int]) -> Any:
+    """Return one action from the arrays of the leaves."""
+    if not plan[0]:
+        action = np.array(next(arrays)[at])
+        return action if action.ndim else action.item()
+    if plan[0] == "()":
+        return tuple(_gather(part, arrays, at) for part in plan[1])
+    return {key: _gather(part, arrays, at) for part, key in zip(plan[2], plan[1], strict=True)}

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any
 
 import gymnasium
-
-from remotely_rl.supervision.actions import conform
+import numpy as np
+from gymnasium import spaces
 
 
 class Cause(StrEnum):
@@ -82,7 +82,7 @@ class CrashReport:
         env = make()
         env.reset(seed=self.seed, options=self.options)
         for action in self.actions:
-            env.step(conform(env.action_space, action))
+            env.step(_conform(env.action_space, action))
         return env
 
 
@@ -91,3 +91,17 @@ def describe(error: BaseException, from_frame: TracebackType | None = None) -> t
     line = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     frames = from_frame or error.__traceback__
     return line, "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+
+
+def _conform(space: gymnasium.Space[Any], value: Any) -> Any:
+    """Return an action that has been through JSON as its space has it."""
+    match space:
+        case spaces.Discrete():
+            return int(value)
+        case spaces.Box() | spaces.MultiDiscrete() | spaces.MultiBinary():
+            return np.asarray(value, space.dtype).reshape(space.shape)
+        case spaces.Tuple():
+            return tuple(_conform(part, item) for part, item in zip(space, value, strict=True))
+        case spaces.Dict():
+            return {key: _conform(part, value[key]) for key, part in space.items()}
+    return value

@@ -16,6 +16,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from remotely_rl import trees
+
 ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 NAME = "the observation"
 
@@ -66,16 +68,17 @@ class Rows:
         space: gymnasium.Space[Any],
         count: int,
         arrays: Sequence[NDArray[Any]] | None = None,
+        objects: Sequence[list[Any]] | None = None,
     ):
-        """`arrays` are those of the leaves, each [count, ...]; by default new ones."""
+        """`arrays` and `objects` are those of the leaves, [count, ...]; by default new ones."""
         self._space = space
         self._count = count
         self.arrays: list[NDArray[Any]] = []
         self._names: list[str] = []  # of the arrays
         self._boxes: list[tuple[str, NDArray[Any], NDArray[Any], NDArray[Any]]] = []  # and bounds
         self.objects: list[list[Any]] = []  # of the leaves that are no arrays
-        self._given = None if arrays is None else list(arrays)
-        self._value, self.write = self._leaf(space, NAME)
+        self._given = arrays, objects
+        self._tree, self.write = self._leaf(space, NAME)
         self._floats = [
             (name, array.reshape(-1), array.reshape(count, -1))
             for name, array in zip(self._names, self.arrays, strict=True)
@@ -84,11 +87,13 @@ class Rows:
 
     def value(self, copy: bool) -> Any:
         """Return all observations, as a vector environment does."""
-        return self._value(copy)
+        return trees.map_tree(_copied if copy else _as_it_is, self._tree)
 
     def row(self, i: int) -> Any:
         """Return a copy of one environment's observation."""
-        return _row(self._space, self._value(False), i)
+        return trees.map_tree(
+            lambda part: part[i].copy() if isinstance(part[i], np.ndarray) else part[i], self._tree
+        )
 
     def copy_row(self, i: int, other: "Rows") -> None:
         """Take one environment's observation from other rows."""
@@ -133,46 +138,43 @@ class Rows:
 
     def __reduce__(self) -> tuple[Any, ...]:
         arrays = [array.copy() for array in self.arrays]
-        return _restore, (self._space, self._count, arrays, self.objects)
+        return Rows, (self._space, self._count, arrays, self.objects)
 
     # --- leaves -----------------------------------------------------------------------------------
 
-    def _leaf(self, space: gymnasium.Space[Any], name: str) -> tuple[Callable[[bool], Any], Write]:
-        """Return what gives the value of a part of the space, and what writes an observation."""
-        if isinstance(space, ARRAYS):
-            return self._array(space, name)
-        if isinstance(space, spaces.Dict):
-            parts = {key: self._leaf(part, f"{name}[{key!r}]") for key, part in space.items()}
-            values = {key: value for key, (value, _) in parts.items()}
-            writes = {key: write for key, (_, write) in parts.items()}
-            return (
-                lambda copy: {key: value(copy) for key, value in values.items()},
-                _dict_writer(writes, name),
-            )
-        if isinstance(space, spaces.Tuple):
-            items = [self._leaf(part, f"{name}[{i}]") for i, part in enumerate(space)]
-            return (
-                lambda copy: tuple(value(copy) for value, _ in items),
-                _tuple_writer([write for _, write in items], name),
-            )
-        objects: list[Any] = [None] * self._count
-        self.objects.append(objects)
-        return lambda copy: tuple(objects), objects.__setitem__
-
-    def _array(self, space: gymnasium.Space[Any], name: str) -> tuple[Callable[[bool], Any], Write]:
+    def _leaf(self, space: gymnasium.Space[Any], name: str) -> tuple[trees.Tree, Write]:
+        """Return the tree of a part of the space, and what writes an observation."""
+        arrays, objects = self._given
+        match space:
+            case spaces.Dict():
+                parts = {key: self._leaf(part, f"{name}[{key!r}]") for key, part in space.items()}
+                tree: trees.Tree = {key: tree for key, (tree, _) in parts.items()}
+                return tree, _dict_writer({key: write for key, (_, write) in parts.items()}, name)
+            case spaces.Tuple():
+                items = [self._leaf(part, f"{name}[{i}]") for i, part in enumerate(space)]
+                tree = tuple(tree for tree, _ in items)
+                return tree, _tuple_writer([write for _, write in items], name)
+            case _ if not isinstance(space, ARRAYS):
+                held = objects[len(self.objects)] if objects else [None] * self._count
+                self.objects.append(held)
+                return held, held.__setitem__
         shape, dtype = tuple(space.shape or ()), np.dtype(space.dtype)
-        if self._given is None:
-            array = np.zeros((self._count, *shape), dtype)
-        else:
-            array = self._given[len(self.arrays)]
+        array = arrays[len(self.arrays)] if arrays else np.zeros((self._count, *shape), dtype)
         self.arrays.append(array)
         self._names.append(name)
-        value = lambda copy: array.copy() if copy else array
         write = _array_writer(array, name) if shape else _scalar_writer(array, name)
         if isinstance(space, spaces.Box):
             self._boxes.append((name, array, space.low, space.high))
-            return value, write
-        return value, _checked(write, space, name)
+            return array, write
+        return array, _checked(write, space, name)
+
+
+def _copied(part: Any) -> Any:
+    return part.copy() if isinstance(part, np.ndarray) else tuple(part)
+
+
+def _as_it_is(part: Any) -> Any:
+    return part if isinstance(part, np.ndarray) else tuple(part)
 
 
 def _array_writer(array: NDArray[Any], name: str) -> Write:
@@ -309,23 +311,3 @@ def _described(value: Any) -> str:
     if np.ndim(value):
         return f"{reprlib.repr(np.asarray(value).tolist())} of shape {np.shape(value)}"
     return reprlib.repr(value)
-
-
-def _row(space: gymnasium.Space[Any], value: Any, i: int) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {key: _row(part, value[key], i) for key, part in space.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_row(part, item, i) for part, item in zip(space, value, strict=True))
-    return value[i].copy() if isinstance(value, np.ndarray) else value[i]
-
-
-def _restore(
-    space: gymnasium.Space[Any],
-    count: int,
-    arrays: list[NDArray[Any]],
-    objects: list[list[Any]],
-) -> Rows:
-    rows = Rows(space, count, arrays)
-    for mine, theirs in zip(rows.objects, objects, strict=True):
-        mine[:] = theirs
-    return rows

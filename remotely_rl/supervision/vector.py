@@ -19,15 +19,18 @@ The class is over 250 lines: it has the whole interface of a vector environment,
 """
 
 import contextlib
+import importlib
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
@@ -56,6 +59,25 @@ RESETS = 10  # attempts of one reset
 CRASH = "crash_report"  # the key of an info; `crashed` has other meanings where cars are driven
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
+
+
+def spec_of(env_id: str) -> EnvSpec:
+    """Return the spec of an id, or of `module:id` once the module is imported.
+
+    Raises ImportError if there is no such module, and Gymnasium's error for an unknown id.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gymnasium.spec(name)
+
+
+def maker_of(env_id: str, kwargs: dict[str, Any] | None = None) -> Make:
+    """Return what makes an environment, with `kwargs` for `gymnasium.make`, in any process.
+
+    An id is known only where it was registered, in the user's script; its spec can be sent.
+    """
+    return partial(gymnasium.make, spec_of(env_id), **(kwargs or {}))
 
 
 class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from remotely_rl import trees
 from remotely_rl.supervision.flight import FlightRecord
 from remotely_rl.supervision.rows import NAME, NotFinite, leaves_of
 from remotely_rl.supervision.watchdog import Watchdog
@@ -76,17 +77,12 @@ class WatchedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
             self._watchdog.close()
         self.env.close(**kwargs)
 
-    def _look(self, obs: Any, path: str = "") -> None:
-        if isinstance(obs, dict):
-            for key, part in obs.items():
-                self._look(part, f"{path}[{key!r}]")
-        elif isinstance(obs, tuple):
-            for i, part in enumerate(obs):
-                self._look(part, f"{path}[{i}]")
-        elif isinstance(obs, np.ndarray) and np.issubdtype(obs.dtype, np.floating):
-            flat = obs.reshape(-1)
-            if not math.isfinite(np.vdot(flat, flat)):
-                self._name(obs, NAME + path)
+    def _look(self, obs: Any) -> None:
+        for path, part in trees.items(obs):
+            if isinstance(part, np.ndarray) and np.issubdtype(part.dtype, np.floating):
+                flat = part.reshape(-1)
+                if not math.isfinite(np.vdot(flat, flat)):
+                    self._name(part, NAME + trees.named(path))
 
     def _name(self, values: Any, name: str) -> None:
         """Raise NotFinite if a number really is NaN or infinite: the quick look may be wrong."""

@@ -6,9 +6,9 @@ It imports no torch.
     hosts.py        Hosts: all of its hosts, any of which may die between a call and its answer
     host.py         Host: the actor, with a few environments
     seat.py         Seat: what the VectorEnv holds of a host, and how it is replaced
+    states.py       what follows from what happens to a seat: a table, without I/O
     board.py        Board: the rows of all environments, in memory that hosts of this machine share
     bells.py        how they wake each other
-    infos.py        the infos of several hosts as one
 """
 
 from remotely_rl.vector.vector_env import VectorEnv

@@ -4,22 +4,20 @@ Pipes, which both sides read without spinning.  The VectorEnv makes them, and a 
 as files of that process, `/proc/<pid>/fd/<fd>`: nothing has a name, and nothing is left behind.
 
     a pipe for each host     the VectorEnv rings: a byte that says what to do
-    one pipe for all hosts   a host rings: two bytes, its index
+    one pipe for all hosts   a host rings: a byte.  Which host it was, and what it has done, is in
+                             the memory that they share (board.py), so no answer is ever lost
 
 That a host has died is seen at once by its pidfd, even if a process that it started holds its pipe.
 """
 
 import os
 import select
-from collections.abc import Iterator
 from typing import NamedTuple
 
 # What the VectorEnv rings.  A step says into which of the two lists of observations to write.
 STEP = (b"0", b"1")
 MORE = b"m"  # the next part of the mail
 PAUSE = b"p"  # for calls
-
-_INDEX_NBYTES = 2
 
 
 class Address(NamedTuple):
@@ -42,7 +40,6 @@ class Bell:
         except OSError:
             os.close(self._rung)
             raise
-        self._index = address.host.to_bytes(_INDEX_NBYTES, "little")
 
     def wait(self) -> bytes:
         """Wait until it is rung; return what for, or nothing if the VectorEnv is gone."""
@@ -50,7 +47,7 @@ class Bell:
 
     def answer(self) -> None:
         """Ring back."""
-        os.write(self._reply, self._index)
+        os.write(self._reply, b"!")
 
     def close(self) -> None:
         os.close(self._rung)
@@ -67,7 +64,6 @@ class Switchboard:
         self._host_of: dict[int, int] = {}  # by pidfd
         self._poll = select.poll()
         self._poll.register(self._answers, select.POLLIN)
-        self._rest = b""
 
     def address(self, host: int) -> tuple[Address, int]:
         """Make a pipe for a host; return its address, and a descriptor to close.
@@ -95,21 +91,16 @@ class Switchboard:
             return False
         return True
 
-    def wait(self, timeout_s: float | None = None) -> Iterator[tuple[int, bool]]:
-        """Wait until some hosts have answered or died; yield each, and whether it has answered.
+    def wait(self) -> list[int]:
+        """Wait until some hosts have answered or died; return those that have died.
 
-        What a host wrote before it died comes first, and its death comes again with each call.
+        A death comes again with each call until the host is disconnected.
         """
-        events = self._poll.poll(None if timeout_s is None else int(1000 * timeout_s))
-        for fd, _ in sorted(events, key=lambda event: event[0] != self._answers):
-            if fd != self._answers:
-                yield self._host_of[fd], False
-                continue
-            data = self._rest + os.read(self._answers, 4096)
-            end = len(data) - len(data) % _INDEX_NBYTES
-            self._rest = data[end:]
-            for at in range(0, end, _INDEX_NBYTES):
-                yield int.from_bytes(data[at : at + _INDEX_NBYTES], "little"), True
+        events = self._poll.poll()
+        dead = [self._host_of[fd] for fd, _ in events if fd != self._answers]
+        if len(dead) < len(events):
+            os.read(self._answers, 4096)
+        return dead
 
     def disconnect(self, host: int) -> None:
         """The host is gone, or is to go."""

@@ -4,27 +4,26 @@
     actions        [n, ...] of each leaf
     rewards, terminated, truncated   [n]
     mail           [hosts, MAIL]: the pickled infos of a host's step, a part at a time
-    mail_nbytes    [hosts]: how long the part is; negative if there is more; FAILED if the host's
-                   call is about to raise instead
+    mail_nbytes    [hosts]: PENDING until the host has taken the step; then how long the part is,
+                   negative if there is more; FAILED if the host's call is about to raise instead
 
 Each host writes its own rows, from `begins[host]` to `begins[host + 1]`.  The bells say when.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 import remotely
 from remotely_rl import trees
-from remotely_rl.supervision import actions as packing
 from remotely_rl.supervision.rows import Rows, leaves_of
 
 MAIL = 1 << 16
 FAILED = np.iinfo(np.int64).min
+PENDING = FAILED + 1
 ALIGNMENT = 64
 
 
@@ -43,15 +42,10 @@ class Board:
     ):
         """`begins` are the first rows of the hosts, and the number of all rows."""
         self._made_of = observation_space, action_space, list(begins)
-        self._single_observation_space = observation_space
-        self.plan = packing.plan_of(action_space)
-        if self.plan is None:
-            raise TypeError(f"actions of {action_space} are no arrays")
         self.begins, count, hosts = list(begins), begins[-1], len(begins) - 1
-        self.action_space = batch_space(action_space, count)
         fields: list[tuple[Any, tuple[int, ...]]] = [
             *2 * [(leaf.dtype, (count, *leaf.shape)) for leaf in leaves_of(observation_space)],
-            *((dtype, (count, *shape)) for dtype, shape in _action_leaves(action_space)),
+            *((leaf.dtype, (count, *leaf.shape)) for leaf in leaves_of(action_space)),
             (np.float64, (count,)),
             (np.bool_, (count,)),
             (np.bool_, (count,)),
@@ -68,15 +62,14 @@ class Board:
         *parts, self.rewards, self.terminated, self.truncated, self.mail, self.mail_nbytes = arrays
         leaves = len(list(leaves_of(observation_space)))
         self.observations = parts[:leaves], parts[leaves : 2 * leaves]
-        self.actions = parts[2 * leaves :]
-        self._tree = _tree_of(action_space, iter(self.actions))
+        self._actions = Rows(action_space, count, parts[2 * leaves :]).value(copy=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Board, (*self._made_of, self.memory)
 
     def rows(self, parity: int) -> Rows:
         """Return the rows of one of the two lists of observations."""
-        return Rows(self._single_observation_space, self.begins[-1], self.observations[parity])
+        return Rows(self._made_of[0], self.begins[-1], self.observations[parity])
 
     def write_actions(self, actions: Any) -> None:
         """Write a batch of actions, as Gymnasium batches them.
@@ -84,30 +77,16 @@ class Board:
         They become of the dtype of their space.  Raises ValueError for numbers of another kind,
         such as floats for a Discrete space.
         """
-        trees.map_tree(_write, self._tree, actions)
+        trees.map_tree(_write, self._actions, actions)
 
     def read_actions(self, host: int) -> Any:
         """Return a copy of the actions of one host."""
         rows = slice(self.begins[host], self.begins[host + 1])
-        return trees.map_tree(lambda array: array[rows].copy(), self._tree)
+        return trees.map_tree(lambda array: array[rows].copy(), self._actions)
 
 
 def _aligned(nbytes: int) -> int:
     return max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
-
-
-def _action_leaves(space: gymnasium.Space[Any]) -> Iterator[tuple[Any, tuple[int, ...]]]:
-    """Yield dtype and shape as Gymnasium batches them: not packed, as in a flight record."""
-    for leaf in leaves_of(space):
-        yield leaf.dtype, leaf.shape
-
-
-def _tree_of(space: gymnasium.Space[Any], arrays: Iterator[NDArray[Any]]) -> Any:
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {key: _tree_of(part, arrays) for key, part in space.items()}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(_tree_of(part, arrays) for part in space)
-    return next(arrays)
 
 
 def _write(array: NDArray[Any], batch: Any) -> None:

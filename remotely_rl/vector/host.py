@@ -158,6 +158,8 @@ class Host:
                 infos = self._needed(self.envs.step(board.read_actions(index))[-1])
                 if infos or self.envs.crashes:
                     self._send(bell, _pickled(Rest(infos, self.envs.pop_crashes())))
+                else:
+                    board.mail_nbytes[index] = 0
             except BaseException:
                 board.mail_nbytes[index] = FAILED
                 bell.answer()

@@ -1,15 +1,11 @@
 """Hosts: those of a VectorEnv, and what it takes that between any call and its answer one may die.
 
-A step is begun in all hosts, and then waited for (`_gather`).  A host that has died, in the step or
-since the last one, has not answered; what follows depends on its environments:
+Each host has a seat.  A step is begun in all of them, and then each is given what its state calls
+for (states.py) until all rows are there, or the rows of crashes can be written for hosts that died.
+A new host's first step begins an episode in each of its rows.  Where nobody has seen these, because
+the row is that of a crash, they are begun again in the next step.
 
-    an episode was under way   its row in this step is the one of a crash (`_pay`)
-    an episode is to begin     another host has to be there first, and begins it (`_recover`)
-
-The first step of a new host begins an episode of each of its environments.  Where nobody has seen
-these, because the row is that of a crash, they are begun again in the next step.
-
-It is over 250 lines because all of this is one state: who is there, and whose rows have been told.
+A handler of a signal may raise wherever this waits: the step then goes on before whatever is next.
 """
 
 import contextlib
@@ -20,6 +16,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -28,7 +25,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
-from remotely.machine.shield import RLock
+from remotely.machine.shield import RLock, shield
 from remotely_rl.acting import cluster
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import Crashes, CrashReport
@@ -42,12 +39,21 @@ from remotely_rl.vector.bells import Switchboard
 from remotely_rl.vector.board import Board
 from remotely_rl.vector.host import Description, Message, Rest, Settings
 from remotely_rl.vector.seat import HostFailed, Seat, Spare
+from remotely_rl.vector.states import Episodes, Event, State
 
 # Of a cluster that the first VectorEnv starts for itself: for the spare, and for the next ones.
 EMBEDDED_CPUS = 256
-CAUSE_S = 5.0  # how long to wait for why a host died
+CAUSE_S = 10.0  # how long to wait for why a host died
 
-Parts = list[tuple[int, Info]]  # the infos of hosts, and their first rows
+
+class Phase(Enum):
+    """How far a step is.  Every use but `finish` settles the one before it first."""
+
+    STEPPING = 1
+    OVER = 2  # its rows are there
+    SETTLED = 3  # and each seat is IDLE or DEAD, or is renewed between steps
+
+
 Outcomes = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]
 
 
@@ -66,12 +72,15 @@ class Hosts:
         """Make the environments, `width` in a host.  Raises what making one raises."""
         self.count = len(makes)
         self.crashes = crashes
-        self._mode, self._waits = settings.autoreset_mode, settings.waits
+        self._episodes = Episodes(self.count, settings.autoreset_mode, settings.waits)
+        # Whether a step is refused while an episode is over.
+        self._is_disabled = settings.autoreset_mode is AutoresetMode.DISABLED and not settings.waits
+        if self._is_disabled:  # the check is here: a new host has to begin what no `reset` has
+            settings = settings._replace(autoreset_mode=AutoresetMode.NEXT_STEP)
         self._lock = RLock()  # of the crashes, and of what is made
         self._failure: BaseException | None = None  # that the next step raises
         self._complaint: Exception | None = None  # that it raises once
         self._is_closing = False
-        self._deaths: dict[int, CrashReport] = {}  # the last of each seat
         begins = [*range(0, self.count, width), self.count]
         me = weakref.ref(self)
 
@@ -82,12 +91,12 @@ class Hosts:
                 if seat.is_served_by(call):
                     hosts._tell(seat, error)
 
+        self._bells = Switchboard(len(begins) - 1)
         self._seats = [
-            Seat(i, begin, makes[begin:end], settings, on_end)
+            Seat(i, begin, makes[begin:end], settings, self._episodes, self._bells, on_end)
             for i, (begin, end) in enumerate(itertools.pairwise(begins))
         ]
         cluster.connect(EMBEDDED_CPUS + len(self._seats))
-        self._bells = Switchboard(len(self._seats))
         self._spare = Spare(settings.cpus)
         self._end = weakref.finalize(self, seats_module.end, self._seats, self._bells, self._spare)
         try:
@@ -125,16 +134,9 @@ class Hosts:
             self._rows = Rows(space, count), Rows(space, count)
             self.outcomes = np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         self._parity = 0
-        self._ended = np.zeros(count, np.bool_)  # in the last step, so the next one resets them
-        self._owed = np.zeros(count, np.bool_)  # died with their host, and no row has told so yet
-        self._is_stepping = False
-        self._left: list[Seat] = []  # that have not begun the step
-        self._begun: list[Seat] = []
-        self._renewing: set[int] = set()  # seats that get a new host in this step
-        self._waiting: dict[int, bytes] = {}  # for which hosts, and what of their mail has come
-        self._done: list[Seat] = []
+        self._phase = Phase.SETTLED
         for seat in self._seats:
-            seat.share(board, self._bells)
+            seat.share(board)
         self._spare.make()
 
     @property
@@ -147,41 +149,37 @@ class Hosts:
     def begin(self, actions: Any) -> None:
         """Begin a step.  Raises ValueError for an episode that is over if nothing resets it."""
         self._settle()
-        if self._mode is AutoresetMode.DISABLED and not self._waits:
-            check_none_ended(self._ended)
+        if self._is_disabled:
+            check_none_ended(self._episodes.ended)
         self._actions = actions
         self._each: list[Any] | None = None  # the actions one by one, if a host needs them so
+        self._own = [None if seat.is_shared else self._actions_of(seat) for seat in self._seats]
         if self._board is not None:
             self._board.write_actions(actions)
-        self._parity ^= 1
-        self._done, self._begun, self._waiting = [], [], {}
-        self._renewing.clear()
-        self._left = list(self._seats)
-        self._is_stepping = True
-        self._begin_those_left()
-
-    def _begin_those_left(self) -> None:
-        """Let the hosts take the step that have not begun it yet: an interrupt may come between."""
-        while self._left:
-            self._begin(self._left[0])
-            self._left.pop(0)
+        with shield:
+            self._parity ^= 1
+            self._parts: list[tuple[int, Info]] = []  # the infos of hosts, and their first rows
+            self._phase = Phase.STEPPING
+            self._begin_in_idle()
 
     def finish(self) -> Info:
         """Wait for the end of the step; return the infos.  Raises what ends the run."""
         self.check_is_open()
-        parts: Parts = []
-        self._gather(self._begun, parts)
-        if len(self._done) < len(self._seats):
-            for seat in self._seats:
-                if seat not in self._done:
-                    self._recover(seat, parts)
-        infos = self._joined(parts)
-        if self._owed.any():
+        while True:
+            self._begin_in_idle()  # those that an interrupt has left out, or that are new
+            failed = self._gather()
+            for seat in failed:
+                if seat.is_untold:
+                    self._let_go(seat)
+            due = [seat for seat in failed if self._is_due(seat)]
+            if not due:
+                break
+            for seat in due:
+                self._renew(seat)
+        infos = self._joined()
+        if self._episodes.lost.any():
             self._pay(infos)
-        if self._mode is not AutoresetMode.SAME_STEP:
-            over = np.logical_or(*self.outcomes[1:])
-            self._ended[:] = over | self._ended if self._waits else over
-        self._is_stepping = False
+        self._phase = Phase.OVER
         with self._lock:
             self.crashes.stepped(self.count)
             if self._failure is not None:
@@ -192,73 +190,92 @@ class Hosts:
         return infos
 
     def _settle(self) -> None:
-        """Wait for the end of a step that was interrupted, by Ctrl-C for example."""
+        """Wait for the end of a step that was interrupted, and let each seat be IDLE or DEAD."""
         self.check_is_open()
-        if self._is_stepping:
-            self._begin_those_left()
+        if self.is_stepping:
             self.finish()
+        if self._phase is Phase.OVER:
+            self._episodes.end_step(*self.outcomes[1:])
+            for seat in self._seats:
+                if seat.state is not State.IDLE:  # after an interrupt of this
+                    seat.happens(Event.END)
+            self._phase = Phase.SETTLED
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether a step has begun of which not all rows are there."""
+        return self._phase is Phase.STEPPING
 
     def check_is_open(self) -> None:
         """Raise ClosedEnvironmentError after `close`."""
         if self._is_closing:
             raise ClosedEnvironmentError("this VectorEnv has been closed: make another")
 
-    def _begin(self, seat: Seat) -> bool:
-        """Let a host take a step; return whether it is there."""
-        if not seat.has_host:
-            return False
-        actions = None
-        if not seat.is_shared:
-            if self._each is None:
-                self._each = list(iterate(self._action_space, self._actions))
-            own = self._each[seat.rows]
-            out: Any = create_empty_array(self.description.action_space, len(own))
-            actions = concatenate(self.description.action_space, own, out)
-        has_begun = seat.begin_step(self._parity, actions)
-        if has_begun:
-            self._begun.append(seat)
-            if seat.is_shared:
-                self._waiting[seat.index] = b""
-        return has_begun
+    def _begin_in_idle(self) -> None:
+        """Tell the hosts of the step that have not been told of it."""
+        if not (idle := [seat for seat in self._seats if seat.state is State.IDLE]):
+            return
+        with shield:  # or one might take two steps, or be waited for in vain
+            for seat in idle:
+                own = self._own[seat.index]
+                if own is None and not seat.is_shared:  # unlike the host before
+                    own = self._actions_of(seat)
+                seat.begin_step(self._parity, own)
 
-    def _gather(self, seats: Sequence[Seat], parts: Parts) -> None:
-        """Wait for the rows of hosts that were told to step; those that have come are done."""
-        waiting = self._waiting
-        while waiting:
-            for index, has_answered in self._bells.wait():
-                if not has_answered:
-                    self._bells.disconnect(index)
-                if index not in waiting:  # it died a moment after its answer
-                    continue
-                seat, rest = self._seats[index], None
-                if has_answered:
-                    with contextlib.suppress(HostFailed):
-                        rest, waiting[index] = seat.read_mail(waiting[index])
-                        if rest is None:
-                            continue
-                del waiting[index]
-                if rest is not None:
-                    self._done.append(seat)
-                    self._add(seat, rest, parts)
-        for seat in seats:
-            if not seat.is_shared and seat not in self._done:
-                with contextlib.suppress(HostFailed):
-                    rows = seat.take_step()
-                    self._write(seat, rows)
-                    self._done.append(seat)
-                    self._add(seat, rows.rest, parts)
+    def _actions_of(self, seat: Seat) -> Any:
+        """Return the actions of a host that does not share memory."""
+        if self._each is None:
+            self._each = list(iterate(self._action_space, self._actions))
+        own = self._each[seat.rows]
+        out: Any = create_empty_array(self.description.action_space, len(own))
+        return concatenate(self.description.action_space, own, out)
 
-    def _write(self, seat: Seat, message: Message) -> None:
-        """Write the rows that came in a message."""
-        rows, at = self.rows, seat.rows
-        for array, part in zip(rows.arrays, message.observations, strict=True):
-            array[at] = part
-        for objects, items in zip(rows.objects, message.objects, strict=True):
-            objects[at] = items
-        for array, part in zip(self.outcomes, message.outcomes, strict=True):
-            array[at] = part
+    def _gather(self) -> list[Seat]:
+        """Wait for the answers of all hosts that step; return the seats that are not done."""
+        failed = []
+        for seat in self._seats:
+            while seat.state is State.STEPPING:
+                if not seat.is_shared:
+                    self._receive(seat)
+                elif not seat.hear():
+                    self._listen()
+            if seat.mail and seat.state is State.DONE:
+                self._add(seat, seat.open_mail())
+                seat.mail = b""
+            if seat.state is not State.DONE:
+                failed.append(seat)
+        return failed
 
-    def _add(self, seat: Seat, rest: Rest, parts: Parts) -> None:
+    def _listen(self) -> None:
+        """Wait until some hosts have answered or died; note who has died."""
+        for index in self._bells.wait():
+            seat = self._seats[index]
+            if seat.state is State.STEPPING:
+                seat.hear()  # what it may have answered before
+            seat.happens(Event.DEATH)
+            self._bells.disconnect(index)
+
+    def _receive(self, seat: Seat) -> None:
+        """Wait for the rows of a host that sends them as a message."""
+        try:
+            rows = seat.take_step()
+        except HostFailed:
+            seat.happens(Event.DEATH)
+            return
+        self._write(seat, rows)
+        self._add(seat, rows.rest)
+        seat.happens(Event.ANSWER)
+
+    def _write(self, seat: Seat, message: Message, which: Any = slice(None)) -> None:
+        """Write the rows that came in a message, or some of them."""
+        arrays = *self.rows.arrays, *self.outcomes
+        for array, part in zip(arrays, (*message.observations, *message.outcomes), strict=True):
+            array[seat.rows][which] = part[which]
+        for objects, items in zip(self.rows.objects, message.objects, strict=True):
+            for i in np.arange(len(items))[which].tolist():
+                objects[seat.begin + i] = items[i]
+
+    def _add(self, seat: Seat, rest: Rest) -> None:
         """Count the crashes that a host has survived; add its infos to those of all."""
         if rest.crashes:
             named = {id(report): self._named(seat, report) for report in rest.crashes}
@@ -268,29 +285,58 @@ class Hosts:
             for report in named.values():
                 self._count(report)
         if rest.infos:
-            parts.append((seat.begin, rest.infos))
+            self._parts.append((seat.begin, rest.infos))
 
-    def _joined(self, parts: Parts) -> Info:
+    def _joined(self) -> Info:
         """Return the infos of all rows."""
         if len(self._seats) == 1:
-            return parts[0][1] if parts else {}
-        return joining.merge(parts, self.count)
+            return self._parts[0][1] if self._parts else {}
+        return joining.merge(self._parts, self.count)
+
+    def _pay(self, infos: Info) -> None:
+        """Write the rows of the episodes that died with their hosts."""
+        rows, last = self._rows[self._parity], self._rows[1 - self._parity]
+        rewards, terminated, truncated = self.outcomes
+        count, in_same_step = self.count, self._episodes.in_same_step
+        for seat in self._seats:
+            lost = np.flatnonzero(self._episodes.lost[seat.rows]).tolist()
+            if not lost:
+                continue
+            at = [seat.begin + one for one in lost]
+            if not in_same_step:  # else they are of the episodes that begin in these rows
+                for key, mask in infos.items():
+                    if key.startswith("_"):
+                        mask[at] = False
+            for i in at:
+                joining.add(infos, CRASH, seat.report, i, count)
+                rewards[i], terminated[i], truncated[i] = 0.0, False, True
+                if in_same_step:
+                    joining.add(infos, "final_obs", last.row(i), i, count)
+                    infos.setdefault("_final_info", np.zeros(count, np.bool_))[i] = True
+                    joining.add(infos.setdefault("final_info", {}), CRASH, seat.report, i, count)
+                else:
+                    rows.copy_row(i, last)
+            if seat.state is State.DONE and not in_same_step:  # it has begun what nobody has seen
+                with contextlib.suppress(HostFailed):
+                    seat.result(seat.submit("end_episodes", lost))
 
     # --- hosts that die ---------------------------------------------------------------------------
 
     def _tell(self, seat: Seat, error: BaseException) -> None:
         """Tell that a host has died, once, and begin to make another.  On any thread."""
         with self._lock:
-            if seat.is_told:
+            if seat.was_told:
                 return
-            seat.is_told = True
-            report = self._deaths[seat.index] = self._named(seat, report_of(error, seat.steps))
+            report = seat.report = self._named(seat, report_of(error, seat.steps))
             if is_failure(error):
                 self._count(report)
             elif self._failure is None:
                 self._failure = error
             if self._failure is None and not self._is_closing:
                 seat.make(self._spare, is_replacement=True)
+            seat.was_told = (
+                True  # last: a death is rather told twice, after an interrupt, than never
+            )
 
     def _count(self, report: CrashReport) -> None:
         """Count and tell a crash.  What that raises, the user's step raises, on its own thread."""
@@ -308,75 +354,37 @@ class Hosts:
         return replace(report, env=env, actor=seat.index)
 
     def _lose(self, seat: Seat) -> None:
-        """A host has died, or its call has raised: let go of it."""
-        error = seat.why(CAUSE_S) or HostFailed("its process has ended, and nobody knows why")
+        """A host has died, or its call has raised."""
+        seat.happens(Event.DEATH)
+        self._let_go(seat)
+
+    def _let_go(self, seat: Seat) -> None:
+        """Tell why a host has failed, as soon as that is known, and give up its place."""
+        error = seat.why(CAUSE_S)
         with self._lock:  # or its end, seen by another thread, would be that of the next host
             self._tell(seat, error)
             host = seat.leave()
         if host is not None and not isinstance(error, LOST):
             threading.Thread(target=cluster.close, args=(host,), daemon=True).start()
 
+    def _is_due(self, seat: Seat) -> bool:
+        """Whether the step waits for another host."""
+        return seat.state is State.RENEWING or self._episodes.are_due(seat.rows)
+
     def _renew(self, seat: Seat) -> None:
-        """Wait for a new host.  Raises what ends the run."""
-        while True:
+        """Wait for another host, unless there is one.  Raises what ends the run."""
+        while seat.state is not State.IDLE:
             with self._lock:
                 if self._failure is not None:
                     raise self._failure
+            if seat.is_untold:
+                self._let_go(seat)
             try:
-                if not seat.has_host:  # else an interrupt came between the two
+                if seat.state is State.DEAD:
                     seat.join()
-                seat.share(self._board, self._bells)
-                return
+                seat.share(self._board)
             except HostFailed:
                 self._lose(seat)
-
-    def _recover(self, seat: Seat, parts: Parts) -> None:
-        """A host has not taken the step: end the episodes that it had, begin those that are due."""
-        if seat.has_host and seat.index not in self._renewing:
-            self._lose(seat)
-        owed = ~self._ended[seat.rows]
-        self._owed[seat.rows] |= owed
-        is_due = self._mode is AutoresetMode.SAME_STEP or (
-            self._mode is AutoresetMode.NEXT_STEP and not owed.all()
-        )
-        while is_due:  # a new host begins an episode of each in its first step
-            self._renewing.add(seat.index)
-            self._renew(seat)
-            if self._begin(seat):
-                self._gather([seat], parts)
-                if seat in self._done:
-                    break
-            self._renewing.discard(seat.index)
-            self._lose(seat)
-
-    def _pay(self, infos: Info) -> None:
-        """Write the rows of the episodes that died with their hosts."""
-        rows, last = self._rows[self._parity], self._rows[1 - self._parity]
-        rewards, terminated, truncated = self.outcomes
-        count, in_same_step = self.count, self._mode is AutoresetMode.SAME_STEP
-        for seat in self._seats:
-            owed = np.flatnonzero(self._owed[seat.rows]).tolist()
-            if not owed:
-                continue
-            report = self._deaths[seat.index]
-            at = [seat.begin + one for one in owed]
-            if not in_same_step:  # else they are of the episodes that begin in these rows
-                for key, mask in infos.items():
-                    if key.startswith("_"):
-                        mask[at] = False
-            for i in at:
-                joining.add(infos, CRASH, report, i, count)
-                rewards[i], terminated[i], truncated[i] = 0.0, False, True
-                if in_same_step:
-                    joining.add(infos, "final_obs", last.row(i), i, count)
-                    infos.setdefault("_final_info", np.zeros(count, np.bool_))[i] = True
-                    joining.add(infos.setdefault("final_info", {}), CRASH, report, i, count)
-                else:
-                    rows.copy_row(i, last)
-            if seat.has_host and not in_same_step:  # it has begun episodes that nobody has seen
-                with contextlib.suppress(HostFailed):
-                    seat.result(seat.submit("end_episodes", owed))
-        self._owed[:] = False
 
     # --- between steps ----------------------------------------------------------------------------
 
@@ -385,7 +393,7 @@ class Hosts:
     ) -> Info:
         """Begin an episode in the chosen environments; return the infos."""
         self._settle()
-        parts: Parts = []
+        self._parts = []
         left = [seat for seat in self._seats if chosen[seat.rows].any()]
         while left:
             calls = []
@@ -393,29 +401,24 @@ class Hosts:
                 given = dict(options) if options else None
                 if given is not None and "reset_mask" in given:
                     given["reset_mask"] = chosen[seat.rows]
-                if not seat.has_host:
-                    self._renew(seat)
-                    # Whom it will reset without being told to: the row of that is a truncated one.
-                    self._owed[seat.rows] |= ~chosen[seat.rows] & ~self._ended[seat.rows]
+                self._renew(seat)
                 calls.append(seat.submit("reset", seeds[seat.rows], given, self._parity))
-            failed = []
-            for seat, call in zip(left, calls, strict=True):
+            asked, left = left, []
+            for seat, call in zip(asked, calls, strict=True):
                 try:
                     reply = seat.result(call)
                 except HostFailed:
                     self._lose(seat)
-                    failed.append(seat)
+                    left.append(seat)
                     continue
                 if isinstance(reply, Message):
-                    self._write(seat, reply)
+                    self._write(seat, reply, chosen[seat.rows])
                     reply = reply.rest
-                self._add(seat, reply, parts)
-            left = failed
-        self._owed &= ~chosen
-        self._ended &= ~chosen
+                self._add(seat, reply)
+        self._episodes.reset(chosen)
         for array in self.outcomes[1:]:
             array[chosen] = False
-        return self._joined(parts)
+        return self._joined()
 
     def ask(self, which: Sequence[int], method: str, *args: Any) -> list[Any]:
         """Ask something of some environments, of all hosts at once; return their answers."""
@@ -424,8 +427,10 @@ class Hosts:
         for seat in self._seats:
             of_seat = [i - seat.begin for i in which if i in seat]
             if of_seat:
-                self._ensure(seat)
-                asked.append((seat, of_seat, seat.submit(method, of_seat, *args)))
+                self._renew(seat)
+                call = seat.submit(method, of_seat, *args)
+                cluster.discard(call)  # of which nobody will hear if one before it raises
+                asked.append((seat, of_seat, call))
         found: dict[int, Any] = {}
         for seat, of_seat, call in asked:
             answers = self._answer(seat, call)
@@ -446,7 +451,7 @@ class Hosts:
 
         That of a host is empty if its environments cannot be saved.
         """
-        return self._call_all("pause", [()] * len(self._seats)), self._ended.copy()
+        return self._call_all("pause", [()] * len(self._seats)), self._episodes.ended.copy()
 
     def resume(self, paused: tuple[list[bytes], NDArray[np.bool_]]) -> bool:
         """Go on from what `pause` returned; return whether all hosts could."""
@@ -454,14 +459,16 @@ class Hosts:
         if len(states) != len(self._seats) or not all(states):
             return False
         resumed = self._call_all("resume", [(one, self._parity) for one in states])
-        self._ended[:] = ended
+        self._episodes.ended[:] = ended
         return all(resumed)
 
     def _call_all(self, method: str, args: Sequence[tuple[Any, ...]]) -> list[Any]:
         self._settle()
         for seat in self._seats:
-            self._ensure(seat)
+            self._renew(seat)
         calls = [seat.submit(method, *of) for seat, of in zip(self._seats, args, strict=True)]
+        for call in calls:
+            cluster.discard(call)  # of which nobody will hear if one before it raises
         return [self._answer(seat, call) for seat, call in zip(self._seats, calls, strict=True)]
 
     def render(self) -> tuple[Any, ...]:
@@ -478,7 +485,7 @@ class Hosts:
 
     def _call(self, seat: Seat, method: str, *args: Any) -> Any:
         self._settle()
-        self._ensure(seat)
+        self._renew(seat)
         return self._answer(seat, seat.submit(method, *args))
 
     def _answer(self, seat: Seat, call: Any) -> Any:
@@ -487,9 +494,3 @@ class Hosts:
         except HostFailed as failed:
             self._lose(seat)
             raise failed.why from None
-
-    def _ensure(self, seat: Seat) -> None:
-        """Wait for a host where one has died.  The next step tells that of its environments."""
-        if not seat.has_host:
-            self._renew(seat)
-            self._owed[seat.rows] |= ~self._ended[seat.rows]

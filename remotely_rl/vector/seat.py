@@ -13,13 +13,15 @@ from functools import partial
 from typing import Any
 
 import remotely
-from remotely.machine.shield import RLock
+from remotely.machine.shield import RLock, shield
 from remotely_rl.acting import cluster
+from remotely_rl.supervision import CrashReport
 from remotely_rl.supervision.failures import LOST
 from remotely_rl.supervision.vector import Make
 from remotely_rl.vector.bells import MORE, PAUSE, STEP, Switchboard
-from remotely_rl.vector.board import FAILED, Board
+from remotely_rl.vector.board import FAILED, PENDING, Board
 from remotely_rl.vector.host import Host, Message, Rest, Settings
+from remotely_rl.vector.states import TABLE, Episodes, Event, State
 
 MAKING_S = 5.0  # how long to wait, at the end, for a host that is being made
 
@@ -47,11 +49,6 @@ def on_a_thread(function: Callable[[], Any]) -> "Future[Any]":
     return future
 
 
-def new_host(cpus: float) -> Any:
-    """Return a host without environments, which reserves so many CPUs."""
-    return remotely.options(Host, cpus=cpus)()
-
-
 class Spare:
     """A host without environments, made in advance: a death then costs no birth of a process.
 
@@ -60,16 +57,20 @@ class Spare:
     """
 
     def __init__(self, cpus: float) -> None:
-        self._new: Callable[[], Any] = partial(new_host, cpus)
+        self._cpus = cpus
         self._lock = RLock()
         self._making: Future[Any] | None = None
         self.is_closed = False
+
+    def new(self) -> Any:
+        """Return a host without environments, which is no spare one."""
+        return remotely.options(Host, cpus=self._cpus)()
 
     def make(self) -> None:
         """Begin to make it, unless there is one."""
         with self._lock:
             if self._making is None and not self.is_closed and cluster.is_own():
-                self._making = on_a_thread(self._new)
+                self._making = on_a_thread(self.new)
 
     def take(self) -> Any:
         """Return it, or a new one if there is none."""
@@ -80,7 +81,7 @@ class Spare:
                 host = making.result()
                 host.ping()
                 return host
-        return self._new()
+        return self.new()
 
     def close(self) -> None:
         """End it."""
@@ -92,7 +93,11 @@ class Spare:
 
 
 class Seat:
-    """See the module's docstring.  `begin` and `end` are its rows."""
+    """See the module's docstring.  `begin` and `end` are its rows.
+
+    Events change its state (states.py) in the methods that bring them about; those that are done
+    by halves if a signal handler raises are shielded from it.
+    """
 
     def __init__(
         self,
@@ -100,51 +105,57 @@ class Seat:
         begin: int,
         makes: Sequence[Make],
         settings: Settings,
+        episodes: Episodes,
+        bells: Switchboard,
         on_end: Callable[["Seat", "Future[None]", BaseException], None],
     ):
         """`on_end` is called from another thread when a call of `serve` has raised, at once."""
         self.index, self.begin, self.end = index, begin, begin + len(makes)
+        self.rows = slice(self.begin, self.end)
+        self.state = State.DEAD
         self.attributes: dict[str, dict[int, Any]] = {}  # that were set, for the next host
         self.steps = 0  # that the host has taken
-        self.is_told = False  # that the host has died
-        self.error: BaseException | None = None  # why its last call has failed
+        self.is_untold = False  # a death: to be told, and the host to be taken away
+        self.was_told = False  # that the host has died, perhaps by another thread
+        self.report: CrashReport | None = None  # of the last death
         self.is_shared = False
+        self.mail = b""  # what has come of the pickled rest of its rows
+        self._error: BaseException | None = None  # why its last call has failed
         self._makes = list(makes)
         self._settings = settings
+        self._episodes = episodes
         self._on_end = on_end
         self._host: Any = None
         self._making: Future[Any] | None = None
         self._serving: Future[None] | None = None
         self._step: Future[Message] | None = None
-        self._bells: Switchboard | None = None
-        self._board: Board | None = None
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.begin, self.end)
+        self._bells = bells
+        self._board: Board  # of a host that shares memory
 
     def __contains__(self, env: int) -> bool:
         return self.begin <= env < self.end
 
-    @property
-    def has_host(self) -> bool:
-        """Whether there is a host; it may have died a moment ago."""
-        return self._host is not None
+    def happens(self, event: Event) -> None:
+        """Do what follows from an event, but tell nothing.  Raises KeyError if it cannot be."""
+        rule = TABLE[self.state, event]
+        self.is_untold |= rule.is_told
+        if rule.is_owed:
+            self._episodes.lose(self.rows)
+        self.state = rule.next  # last: an event that is interrupted happens again
 
     # --- a host comes and goes --------------------------------------------------------------------
 
     def make(self, spare: Spare, is_replacement: bool) -> None:
         """Begin to make a host, on another thread; a replacement as soon as there is room."""
         # Not of the seat, or a VectorEnv that nobody holds any more would live until it is made.
-        settings = self._settings
         attributes = {name: dict(values) for name, values in self.attributes.items()}
-        args = self._makes, settings, attributes, is_replacement, self.begin
+        args = self._makes, self._settings, attributes, is_replacement, self.begin
 
         def made() -> Any:
             if is_replacement:
                 host = cluster.when_there_is_room(spare.take, lambda: spare.is_closed)
             else:
-                host = new_host(settings.cpus)
+                host = spare.new()
             host.make(*args)
             if is_replacement:
                 spare.make()
@@ -155,23 +166,30 @@ class Seat:
     def join(self) -> None:
         """Wait for the host that is being made.  Raises HostFailed."""
         assert self._making is not None
-        self.steps, self.is_told, self.error = 0, False, None
-        self._host = self._result(self._making)
+        self.steps, self.was_told, self._error = 0, False, None
+        host = self._result(self._making)
+        with shield:
+            self._host = host
+            self.happens(Event.ARRIVAL)
 
-    def share(self, board: Board | None, bells: Switchboard) -> None:
+    def share(self, board: Board | None) -> None:
         """Use shared memory if the host is on this machine.  Raises HostFailed."""
-        self._board, self._bells, self.is_shared = board, bells, False
-        if board is None:
-            return
+        self.is_shared = False
+        if board is not None:
+            self._board = board
+            self._connect()
+        self.happens(Event.CONNECTION)
+
+    def _connect(self) -> None:
+        board, bells = self._board, self._bells
         address, rung = bells.address(self.index)
         try:
-            bells.connect(
-                self.index, self._result(remotely.submit(self._host.share, board, address))
-            )
+            pid = self._result(remotely.submit(self._host.share, board, address))
+            bells.connect(self.index, pid)
         except HostFailed as error:
-            if not isinstance(error.__cause__, (remotely.NotShared, OSError)):
+            if not isinstance(error.why, (remotely.NotShared, OSError)):
                 raise
-            self.error = None
+            self._error = None
             bells.disconnect(self.index)
             return
         except ProcessLookupError:  # it has died since; a call tells how
@@ -180,14 +198,13 @@ class Seat:
         finally:
             os.close(rung)
         self.is_shared = True
-        board.mail_nbytes[self.index] = 0
         self._serve()
 
     def leave(self) -> Any:
         """The host has failed, or the VectorEnv closes: return it, if there is one."""
         host, self._host, self._serving, self._step = self._host, None, None, None
-        if self._bells is not None:
-            self._bells.disconnect(self.index)
+        self.is_untold, self.mail = False, b""
+        self._bells.disconnect(self.index)
         return host
 
     def pop_making(self) -> "Future[Any] | None":
@@ -195,12 +212,12 @@ class Seat:
         making, self._making = self._making, None
         return making
 
-    def why(self, timeout_s: float) -> BaseException | None:
-        """Return why the host has failed; None if that is not known in time."""
-        if self.error is None and self._serving is not None:
+    def why(self, timeout_s: float) -> BaseException:
+        """Return why the host has failed, as far as that is known in time."""
+        if self._error is None and self._serving is not None:
             with contextlib.suppress(TimeoutError):
-                return self._serving.exception(timeout_s)
-        return self.error
+                self._error = self._serving.exception(timeout_s)
+        return self._error or HostFailed("its process has ended, and nobody knows why")
 
     def is_served_by(self, call: "Future[None]") -> bool:
         """Whether a call of `serve` is the present host's last: PAUSE has ended those before it."""
@@ -208,37 +225,44 @@ class Seat:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def begin_step(self, parity: int, actions: Any) -> bool:
-        """Let the host take a step; return whether it is there.  `actions` are of its rows."""
+    def begin_step(self, parity: int, actions: Any) -> None:
+        """Tell the host to step, if it has not died.  `actions` are of its rows, for a message."""
         self.steps += 1
-        if self.is_shared:
-            assert self._bells is not None
-            return self._bells.ring(self.index, STEP[parity])
-        self._step = remotely.submit(self._host.step, actions)
+        if not self.is_shared:
+            self._step = self._submit("step", actions)
+        else:
+            self._board.mail_nbytes[self.index] = PENDING
+            if not self._bells.ring(self.index, STEP[parity]):
+                self.happens(Event.DEATH)
+                return
+        self.happens(Event.STEP)
+
+    def hear(self) -> bool:
+        """Note what a host that shares memory has answered; return whether it has."""
+        nbytes = int(self._board.mail_nbytes[self.index])
+        if nbytes == PENDING:
+            return False
+        if nbytes == FAILED:
+            self.happens(Event.DEATH)
+        elif not nbytes:
+            self.happens(Event.ANSWER)
+        else:
+            with shield:  # or a part might be there twice, or none be asked for
+                self.mail += self._board.mail[self.index, : abs(nbytes)].tobytes()
+                if nbytes > 0:
+                    self.happens(Event.ANSWER)
+                else:
+                    self._board.mail_nbytes[self.index] = PENDING
+                    self._bells.ring(self.index, MORE)
         return True
 
-    def read_mail(self, before: bytes = b"") -> tuple[Rest | None, bytes]:
-        """The host has answered: return what is not in arrays, if that has come in whole.
-
-        Returns the parts so far as well, for the next call.  Raises HostFailed.
-        """
-        assert self._board is not None
-        assert self._bells is not None
-        nbytes = int(self._board.mail_nbytes[self.index])
-        if nbytes == FAILED:
-            raise HostFailed from self.why(10.0)
-        self._board.mail_nbytes[self.index] = 0
-        data = before + self._board.mail[self.index, : abs(nbytes)].tobytes()
-        if nbytes < 0:
-            self._bells.ring(self.index, MORE)
-            return None, data
-        if not data:
-            return Rest({}, []), b""
-        rest: Rest = pickle.loads(data)  # noqa: S301 - from an actor that this process made
-        return rest, b""
+    def open_mail(self) -> Rest:
+        """Return the rest of its rows, which has come."""
+        rest: Rest = pickle.loads(self.mail)  # noqa: S301 - of an actor that this process made
+        return rest
 
     def take_step(self) -> Message:
-        """Return the rows of a host on another machine.  Raises HostFailed."""
+        """Return the rows of a host without shared memory.  Raises HostFailed."""
         assert self._step is not None
         rows: Message = self._result(self._step)
         return rows
@@ -247,27 +271,30 @@ class Seat:
 
     def submit(self, method: str, *args: Any) -> "Future[Any]":
         """Call a method of the host between two steps."""
-        if self.is_shared:
-            assert self._bells is not None
+        with shield:  # or its next step would be waited for in vain
+            if not self.is_shared:
+                return self._submit(method, *args)
             self._bells.ring(self.index, PAUSE)
-        call: Future[Any] = remotely.submit(getattr(self._host, method), *args)
-        if self.is_shared:
-            self._serve()
-        return call
+            try:
+                return self._submit(method, *args)
+            finally:  # also if the arguments cannot be pickled
+                self._serve()
+
+    def _submit(self, method: str, *args: Any) -> "Future[Any]":
+        return remotely.submit(getattr(self._host, method), *args)
 
     def result(self, call: "Future[Any]") -> Any:
         """Return what a call has returned, or raise what an environment has.
 
         Raises HostFailed if the host has died.
         """
-        if isinstance(error := call.exception(), LOST):
-            self.error = error
-            raise HostFailed from error
+        if isinstance(call.exception(), LOST):
+            return self._result(call)
         return call.result()
 
     def _result(self, call: "Future[Any]") -> Any:
         if error := call.exception():
-            self.error = error
+            self._error = error
             raise HostFailed from error
         return call.result()
 

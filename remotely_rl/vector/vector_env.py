@@ -26,12 +26,11 @@ from numpy.typing import NDArray
 
 from remotely.machine import this_machine
 from remotely_rl.supervision import Crashes, CrashReport
+from remotely_rl.supervision.crashes import MAX_RATE
 from remotely_rl.supervision.infos import Info
-from remotely_rl.supervision.rate import MAX_RATE
-from remotely_rl.supervision.registered import maker_of, spec_of
 from remotely_rl.supervision.rows import ARRAYS
 from remotely_rl.supervision.seeds import of_each
-from remotely_rl.supervision.vector import Make, checked_mask
+from remotely_rl.supervision.vector import Make, checked_mask, maker_of, spec_of
 from remotely_rl.supervision.watchdog import DEFAULT_S
 from remotely_rl.vector.host import Settings
 from remotely_rl.vector.hosts import Hosts
@@ -115,7 +114,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         self.single_action_space = first.action_space
         self.observation_space = batch_space(first.observation_space, hosts.count)
         self.action_space = batch_space(first.action_space, hosts.count)
-        self.metadata, self.render_mode = first.metadata, first.render_mode
+        self.metadata = {**first.metadata, "autoreset_mode": mode}
+        self.render_mode = first.render_mode
 
     def step(
         self, actions: Any

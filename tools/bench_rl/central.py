@@ -107,7 +107,8 @@ def pong(sampling: str, side: int, actors: int, seconds: float) -> float:
         actors=actors, sampling=sampling, image_size=side, epochs=1, minutes=10.0,
         log_interval_s=pace.ROWS_EVERY_S,
     )  # fmt: skip
-    return pace.measure(ppo, config, Window(warm_up_s=5.0, for_s=seconds))
+    (per_s,) = pace.measure(ppo, config, Window(warm_up_s=5.0, for_s=seconds))
+    return per_s
 
 
 def told(name: str, turns: Sequence[dict[str, float]]) -> None:

@@ -207,6 +207,8 @@ def test_other_templates_learn_from_it_too(name: str, tmp_path: Path) -> None:
     kind = algorithms.named(name).Config
     given: dict[str, Any] = {"learn_from": 64, "replay_rows": 999, "batch_size": 16}
     given = given if hasattr(kind, "replay_rows") else {}
+    if name == "sac":
+        given |= {"hidden_units": 8, "replay_ratio": 1.0}
     config = kind(
         env=toys.Aim if name == "sac" else toys.Guess, actors=2, envs_per_actor=4,
         rollout_steps=8, total_steps=400, sampling="alternating", learner_threads=1, device="cpu",
@@ -262,7 +264,7 @@ def test_what_cannot_be_sampled_so_is_refused(given: dict[str, Any], words: str)
 
 def test_a_template_that_cannot_says_which_can() -> None:
     with pytest.raises(
-        TrainingError, match="a3c samples in its workers.*a2c, ppo.*have the choice"
+        TrainingError, match=r"a3c samples in its workers.*a2c, ppo.*have the choice"
     ):
         algorithms.named("a3c").Config(sampling="central")
 

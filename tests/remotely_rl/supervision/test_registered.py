@@ -3,7 +3,7 @@
 import gymnasium
 import pytest
 
-from remotely_rl.supervision.registered import maker_of, spec_of
+from remotely_rl.supervision.vector import maker_of, spec_of
 
 
 def test_what_makes_an_environment_no_longer_needs_its_registration() -> None:

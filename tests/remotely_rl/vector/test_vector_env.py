@@ -349,6 +349,16 @@ def test_attributes_are_set_in_hosts_that_replace_others_too() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_an_argument_that_cannot_be_sent_harms_no_later_step() -> None:
+    envs = VectorEnv(Tells, 1, **quiet)
+    envs.reset()
+    with pytest.raises(remotely.NotPicklable):
+        envs.call("get_pid", threading.Lock())
+    assert not envs.step([0])[3].any()
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
 def test_too_many_deaths_end_it_in_a_sentence() -> None:
     class Dies(Tells):
         def step(self, action: int) -> Any:

@@ -1,0 +1,347 @@
+"""Hosts under deaths and interrupts at any moment, beside a slow model that is told of each.
+
+Hosts live in this process, so a thousand of them die in a second.  One dies before a call has run,
+in it, or after its answer.  Interrupts are signals, raised at any line of the files that hold the
+states of seats.  What real processes do besides is in test_vector_env.py and tests/chaos.
+"""
+
+import contextlib
+import functools
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import remotely
+from remotely_rl.supervision import Crashes, CrashReport
+from remotely_rl.supervision.vector import CRASH
+from remotely_rl.vector import hosts, seat
+from remotely_rl.vector.host import Host, Settings
+from remotely_rl.vector.hosts import Hosts
+from tests.chaos.numbered import Numbered, reward_of
+
+SEQUENCES, THOROUGH = 4, 1_000
+COUNT, WIDTH = 5, 2  # so the hosts have 2, 2 and 1
+METHODS = ("make", "step", "reset", "end_episodes", "call", "set_attr")
+
+
+class Short(Numbered):
+    """Has episodes of a few steps, and says where it is."""
+
+    lives = [0] * COUNT
+    level = now = length = 0
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        Short.lives[place] += 1
+        self.life = COUNT * Short.lives[place] + place
+        self.draw = random.Random(self.life)
+
+    def reset(self, **given: Any) -> Any:
+        obs, info = super().reset(**given)
+        obs[3] = self.length = self.draw.randint(1, 6)
+        return obs, info
+
+    def where(self) -> Any:
+        return self._obs().tolist()
+
+
+class Reaper:
+    """Lets hosts die by chance.  `deaths` has the seat, the method and the moment of each."""
+
+    def __init__(self, seed: int, patch: pytest.MonkeyPatch):
+        # Hosts are made on other threads: what they draw must not depend on when that is.
+        self.draws = [random.Random(f"{seed} {place}") for place in range(COUNT)]
+        self.chance = 0.0
+        self.deaths: list[tuple[int, str, str]] = []
+        self.known: dict[int, Any] = {}  # the host of each seat, once it has been used
+        for method in METHODS:
+            patch.setattr(Host, method, self._mortal(method, getattr(Host, method)))
+
+    def _mortal(self, method: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def call(host: Any, *args: Any) -> Any:
+            if method == "make":
+                host.seat, host.is_dead, host.is_made = args[-1] // WIDTH, False, False
+            elif not host.is_made:  # it is called by `make`
+                return real(host, *args)
+            died = remotely.ActorDied(f"{method} was cut off", "SIGKILL")
+            if host.is_dead:
+                raise died
+            moment, draw = "none", self.draws[host.seat]
+            if draw.random() < self.chance:
+                moment = draw.choice(("before", "in", "after"))
+                self.kill(host, method, moment)
+            if moment == "before":
+                raise died
+            answer = real(host, *args)
+            if moment == "in":
+                raise died
+            if method == "make":
+                host.is_made = True
+            else:
+                self.known[host.seat] = host
+            return answer
+
+        return call
+
+    def kill(self, host: Any, method: str = "none", moment: str = "between") -> None:
+        host.is_dead = True
+        self.deaths.append((host.seat, method, moment))
+
+    def pop(self) -> list[tuple[int, str, str]]:
+        deaths, self.deaths = self.deaths, []
+        return deaths
+
+
+@contextlib.contextmanager
+def interrupted_at(line: int) -> Iterator[None]:
+    """Raise SIGINT at the n-th line that runs in the files of the seats."""
+    files = {hosts.__file__, seat.__file__}
+    left = line
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+class Model:
+    """What each row has to be, from what has died, one environment at a time."""
+
+    def __init__(self, mode: AutoresetMode):
+        self.in_same_step = mode is AutoresetMode.SAME_STEP
+        self.word = ["running"] * COUNT  # running, ended, lost
+        self.last = np.zeros((COUNT, 4))
+        self.seen: set[tuple[float, float]] = set()
+
+    def host_died(self, place: int) -> None:
+        for i in range(place * WIDTH, min((place + 1) * WIDTH, COUNT)):
+            if self.word[i] == "running":
+                self.word[i] = "lost"
+
+    def begins(self, i: int, obs: np.ndarray) -> None:
+        """An episode that was not there before has this first observation."""
+        life, episode, step, _ = obs.tolist()
+        assert step == 0
+        assert (life, episode) not in self.seen
+        self.seen.add((life, episode))
+        self.word[i], self.last[i] = "running", obs
+
+    def row(
+        self, i: int, obs: Any, reward: Any, terminated: Any, truncated: Any, info: Any
+    ) -> None:
+        """A step has this row; `info` is None where an interrupt has cost it."""
+        if self.word[i] == "ended":
+            assert (reward, terminated, truncated) == (0, False, False)
+            self.begins(i, obs)
+            return
+        final = obs
+        if self.in_same_step and (terminated or truncated):
+            final = self.last[i] if info is None else info["final_obs"][i]
+        if self.word[i] == "lost":
+            assert final.tolist() == self.last[i].tolist(), (i, final, self.last[i])
+            assert (reward, terminated, truncated) == (0, False, True)
+            is_over = True
+        else:
+            is_over = self.last[i][2] + 1 == self.last[i][3]
+            if info is not None or not (is_over and self.in_same_step):
+                assert final.tolist() == (self.last[i] + [0, 0, 1, 0]).tolist()
+                assert np.isclose(reward, reward_of(final))
+            even = self.last[i][3] % 2 == 0
+            assert (terminated, truncated) == (is_over and even, is_over and not even)
+        if info is not None:
+            crashed = bool(info.get(f"_{CRASH}", np.zeros(COUNT, bool))[i])
+            assert crashed == (self.word[i] == "lost")
+            if crashed:
+                assert info[CRASH][i].actor == i // WIDTH
+        if not is_over:
+            self.last[i] = obs
+        elif self.in_same_step:
+            self.begins(i, obs)
+        else:
+            self.word[i], self.last[i] = "ended", obs
+
+
+class Play:
+    """One sequence of random uses, deaths and interrupts."""
+
+    def __init__(self, mode: AutoresetMode, seed: int, patch: pytest.MonkeyPatch):
+        Short.lives[:] = [0] * COUNT
+        self.draw = random.Random(seed)
+        self.mode = mode
+        self.model = Model(mode)
+        self.reaper = Reaper(seed, patch)
+        self.reports: list[CrashReport] = []
+        self.died = self.interrupts = 0
+        self.levels = [0] * COUNT
+        self.hosts = Hosts(
+            [functools.partial(Short, i) for i in range(COUNT)],
+            WIDTH,
+            Settings(mode, False, True, 0.0, 1.0),
+            Crashes(lambda text: None, 1.0, keep=self.reports.append),
+        )
+
+    def run(self, uses: int) -> None:
+        self.reset(np.ones(COUNT, np.bool_))
+        self.reaper.chance = self.draw.choice((0.02, 0.1, 0.3))
+        for _ in range(uses):
+            host = self.reaper.known[self.draw.randrange(len(self.reaper.known))]
+            if self.draw.random() < 0.1 and not host.is_dead:
+                self.reaper.kill(host)
+                self.note(self.reaper.pop())
+            match self.draw.choice(("step",) * 6 + ("reset", "reset some", "ask", "set")):
+                case "step":
+                    self.step()
+                case "reset":
+                    self.reset(np.ones(COUNT, np.bool_))
+                case "reset some":
+                    self.reset(np.array([*self.draw.choices((True, False), k=COUNT - 1), True]))
+                case "ask":
+                    self.ask()
+                case "set":
+                    self.set()
+        self.reaper.chance = 0.0
+        for _ in range(2):
+            self.step(may_interrupt=False)
+        assert self.hosts.ask(range(COUNT), "call", "level", (), {}) == self.levels
+        if not self.interrupts:  # one that is interrupted may be told twice
+            assert len(self.reports) == self.died
+
+    def note(self, deaths: list[tuple[int, str, str]]) -> None:
+        for place, method, _ in deaths:
+            self.died += 1
+            if method != "make":  # a host that never was there had no episodes
+                self.model.host_died(place)
+
+    # --- uses -------------------------------------------------------------------------------------
+
+    def step(self, may_interrupt: bool = True) -> None:
+        ended = [i for i in range(COUNT) if self.model.word[i] == "ended"]
+        if self.mode is AutoresetMode.DISABLED and ended:
+            with pytest.raises(ValueError, match="have ended: reset them first"):
+                self.hosts.begin(np.zeros(COUNT, np.int64))
+            self.reset(np.isin(np.arange(COUNT), ended))
+        before, info = self.hosts.rows, None
+        limit = interrupted_at(self.draw.randint(1, 300))
+        with limit if may_interrupt and self.draw.random() < 0.5 else contextlib.nullcontext():
+            try:
+                self.hosts.begin(np.zeros(COUNT, np.int64))
+                info = self.hosts.finish()
+            except KeyboardInterrupt:
+                self.interrupts += 1
+        if self.hosts.rows is before:  # it has not begun
+            return
+        if self.hosts.is_stepping:
+            match self.draw.choice(("finish", "ask", "set", "reset")):
+                case "finish":
+                    info = self.hosts.finish()
+                case "ask":
+                    with contextlib.suppress(remotely.ActorDied):
+                        self.hosts.ask(range(COUNT), "call", "where", (), {})
+                case "set":
+                    with contextlib.suppress(remotely.ActorDied):
+                        self.hosts.set_attributes([0], "level", self.levels[:1])
+                case "reset":
+                    self.end_step_by_reset()
+                    return
+        self.rows_are(info)
+
+    def rows_are(self, info: Any) -> None:
+        """A step is over, whatever has died in it, and in the call that ended it perhaps."""
+        deaths = self.reaper.pop()
+        in_step = [death for death in deaths if death[1] == "step" and death[2] != "after"]
+        self.note(in_step)
+        obs = self.hosts.rows.value(True)
+        for i, outcome in enumerate(zip(*self.hosts.outcomes, strict=True)):
+            self.model.row(i, obs[i], *outcome, info)
+        self.note([death for death in deaths if death not in in_step])
+
+    def end_step_by_reset(self) -> None:
+        """What the interrupted step had is not seen; episodes begin everywhere."""
+        self.hosts.reset(np.ones(COUNT, np.bool_), [None] * COUNT, None)
+        self.are_reset(np.ones(COUNT, np.bool_))
+
+    def reset(self, chosen: Any) -> None:
+        options = None if chosen.all() else {"reset_mask": chosen}
+        self.hosts.reset(chosen, [None] * COUNT, options)
+        self.are_reset(chosen)
+
+    def are_reset(self, chosen: Any) -> None:
+        deaths = self.reaper.pop()
+        afterwards = [death for death in deaths if death[1:] == ("reset", "after")]
+        self.note([death for death in deaths if death not in afterwards])
+        obs = self.hosts.rows.value(True)
+        for i in range(COUNT):
+            if chosen[i]:
+                self.model.begins(i, obs[i])
+            else:
+                assert obs[i].tolist() == self.model.last[i].tolist()
+        self.note(afterwards)
+
+    def ask(self) -> None:
+        which = self.draw.sample(range(COUNT), self.draw.randint(1, COUNT))
+        found = None
+        with contextlib.suppress(remotely.ActorDied):
+            found = self.hosts.ask(which, "call", "where", (), {})
+        if found is not None:
+            for i, where in zip(which, found, strict=True):
+                if self.model.word[i] == "running":
+                    assert where == self.model.last[i].tolist()
+        self.note(self.reaper.pop())
+
+    def set(self) -> None:
+        which = self.draw.sample(range(COUNT), self.draw.randint(1, COUNT))
+        values = [self.draw.randrange(1_000) for _ in which]
+        given = dict(zip(which, values, strict=True))
+        wanted = [given.get(i, level) for i, level in enumerate(self.levels)]
+        try:
+            self.hosts.set_attributes(which, "level", values)
+            self.levels = wanted
+        except remotely.ActorDied:  # those of some hosts are set
+            found = self.of_all("level")
+            assert all(one in pair for one, *pair in zip(found, self.levels, wanted, strict=True))
+            self.levels = found
+        self.note(self.reaper.pop())
+
+    def of_all(self, name: str) -> list[Any]:
+        """Ask until no host dies of it."""
+        while True:
+            with contextlib.suppress(remotely.ActorDied):
+                return self.hosts.ask(range(COUNT), "call", name, (), {})
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("sequences", [SEQUENCES, pytest.param(THOROUGH, marks=pytest.mark.slow)])
+def test_no_row_is_wrong_whenever_hosts_die_and_whatever_is_interrupted(
+    mode: AutoresetMode, sequences: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(sequences):
+        with monkeypatch.context() as patch:
+            play = Play(mode, seed, patch)
+            try:
+                play.run(30)
+            except BaseException as error:
+                error.add_note(f"in sequence {seed}")
+                raise
+            finally:
+                play.hosts.close()
