@@ -166,6 +166,8 @@ class Configured(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             named = error.option_name.lstrip("-").replace("-", "_")
+            if why := settings.lacks(self._config()).get(named):
+                raise Refused(why) from None
             known = [option.name or "" for option in self._fields or ()]
             if not (meant := other_names.here(named, known)):
                 raise

@@ -11,7 +11,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from remotely_rl import other_names
@@ -76,13 +76,22 @@ def settings(kind: type) -> list[Setting]:
 
 
 def check_names(kind: type, given: Iterable[str]) -> None:
-    """Raises TrainingError for a name that is not a field; says which one is meant, if it can."""
+    """Raises TrainingError for a name that is not a field; says which one is meant, if it can, or
+    why the class has no such field."""
     known = [field.name for field in dataclasses.fields(kind)]
     for name in given:
         if name not in known:
+            if why := lacks(kind).get(name):
+                raise TrainingError(why)
             meant = " or ".join(map(repr, other_names.here(name, known)))
             hint = f": here that is {meant}" if meant else nearest(name, known)
             raise TrainingError(f"there is no field {name!r}{hint}")
+
+
+def lacks(kind: type) -> Mapping[str, str]:
+    """Why a class does not have fields that others have, by their names: its `lacks`."""
+    found: Mapping[str, str] = getattr(kind, "lacks", {})
+    return found
 
 
 def check(made: Any) -> None:

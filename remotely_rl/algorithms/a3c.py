@@ -47,6 +47,10 @@ from remotely_rl.settings import COUNT, NOT_NEGATIVE
 class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train a3c`."""
 
+    lacks: ClassVar[Mapping[str, str]] = fields.one_learner(
+        "a3c has several learners as it is: its workers, whose number is actors"
+    )
+
     actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
     rollout_steps: int = 8

@@ -26,7 +26,8 @@ shared parameters and moments.  Nearest to it here is `a3c` with `clip_range` an
 """
 
 import dataclasses
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,6 +45,11 @@ from remotely_rl.runs.training import Session, Train
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train appo`."""
+
+    lacks: ClassVar[Mapping[str, str]] = fields.one_learner(
+        "appo has one learner, because its actors never wait: several learners would come"
+        " to different numbers of updates"
+    )
 
     rollout_steps: int = 64
     actors: fields.FreeActors = 2

@@ -116,6 +116,7 @@ class Config(Common):
     ] = None  # fmt: skip
     recovery_updates: Annotated[int, "updates after a reset until all is annealed", COUNT] = 10_000
 
+    learners: fields.Learners = 1
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 

@@ -79,6 +79,10 @@ WARM_UP_S = 10.0  # before numbers are tuned
 class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train ga3c`."""
 
+    lacks: ClassVar[Mapping[str, str]] = fields.one_learner(
+        "ga3c has one learner, by whose parameters its inference server answers all agents"
+    )
+
     actors: Annotated[int, "agents, at the start", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each agent steps together", COUNT] = 8
     rollout_steps: int = 32  # long enough for a return, too short to grow old

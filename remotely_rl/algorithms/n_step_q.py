@@ -55,6 +55,10 @@ EPSILONS = ((0.01, 0.3), (0.1, 0.4), (0.5, 0.3))
 class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train n_step_q`."""
 
+    lacks: ClassVar[Mapping[str, str]] = fields.one_learner(
+        "n_step_q has several learners as it is: its workers, whose number is actors"
+    )
+
     actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
     rollout_steps: int = 8

@@ -79,6 +79,7 @@ class Config(Common):
     target_kl: fields.TargetKl = None
 
     lstm: fields.Lstm = 0
+    learners: fields.Learners = 1
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
@@ -147,7 +148,7 @@ def update(learner: Learner[Config], trajectory: Trajectory, progress: float) ->
         for minibatch in batch.minibatches(config.minibatches, learner.generator):
             policy, value, rows = learner.forward(minibatch)
             parts = compute_losses(policy, value, rows, config, entropy_coef, learner.actions)
-            steps.append(learner.step(parts))
+            steps.append(learner.step(parts, len(rows.action)))
     return learner.end_update(steps, batch, config.epochs)
 
 

@@ -9,9 +9,15 @@ bounds are checked when a Config is made.
 """
 
 from remotely_rl.config import fields
-from remotely_rl.config.common import Common, device_named, device_of, target_kl_of
+from remotely_rl.config.common import (
+    Common,
+    device_named,
+    device_of,
+    learners_of,
+    target_kl_of,
+)
 
-__all__ = ["GROUPS", "Common", "device_named", "device_of", "fields", "target_kl_of"]
+__all__ = ["GROUPS", "Common", "device_named", "device_of", "fields", "learners_of", "target_kl_of"]
 
 # How `remotely-rl train ALGORITHM --help` groups the fields; the others are under Learning.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -31,5 +37,5 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Learning": (),
     "Run": ("target", "log_interval_s", "checkpoint_interval_s", "play_epsilon"),
-    "Machine": ("device", "precision", "compile", "learner_threads"),
+    "Machine": ("learners", "device", "precision", "compile", "learner_threads"),
 }  # fmt: skip

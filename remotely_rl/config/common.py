@@ -107,6 +107,9 @@ class Common:
     # In which fields the form that the algorithm has in its paper differs from the defaults.
     paper: ClassVar[Mapping[str, Any]] = {}
 
+    # Why the algorithm does not have fields that others have, by their names.
+    lacks: ClassVar[Mapping[str, str]] = {}
+
     # Names of the fields that were changed to resume a run; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
 
@@ -180,7 +183,7 @@ class Common:
     @property
     def processes(self) -> int:
         """How many actors a run has at most, of all kinds; 0: as many as there is room for."""
-        return self.actors
+        return (self.actors + 1) * learners_of(self) - 1
 
     def __getstate__(self) -> dict[str, Any]:
         """Take along the spec of the environment's id: perhaps only this process knows it."""
@@ -228,6 +231,12 @@ class Common:
         over = [env_steps / self.total_steps] if self.total_steps else []
         over += [seconds / (60 * self.minutes)] if self.minutes else []
         return min(1.0, max(over, default=env_steps / self.horizon))
+
+
+def learners_of(config: Any) -> int:
+    """How many learners a config's run has: one, where its Config has no field for it."""
+    count: int = getattr(config, "learners", 1)
+    return count
 
 
 def target_kl_of(config: Any) -> float:

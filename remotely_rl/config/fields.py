@@ -110,6 +110,20 @@ Optimizer = Annotated[
 RmspropDecay = Annotated[float, "decay of the mean of squared gradients", FRACTION]
 RmspropEpsilon = Annotated[float, "added to the root of that mean", NOT_NEGATIVE]
 
+# --- several learners -----------------------------------------------------------------------------
+
+Learners = Annotated[
+    int, "processes that learn, on a device each and with actors each; they average gradients",
+    COUNT,
+]  # fmt: skip
+
+
+def one_learner(why: str) -> dict[str, str]:
+    """What a Config lacks that cannot have several learners: `Common.lacks`."""
+    can = "a2c, ppo, dqn, c51 and rainbow can have several"
+    return dict.fromkeys(("learners",), f"{why}; {can}")
+
+
 # --- machine --------------------------------------------------------------------------------------
 
 Device = Annotated[str, "where the learner computes: auto, cpu, cuda or cuda:N"]

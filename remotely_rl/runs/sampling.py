@@ -17,6 +17,7 @@ from remotely_rl.acting.dial_in import Station, arrive
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
+from remotely_rl.config import learners_of
 from remotely_rl.learning import threads
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.learning.sharing import SegmentWork, SharedLearner
@@ -32,16 +33,20 @@ def rounds(session: Session[Any], kind: type[Actor] = Actor, arrivals: bool = Fa
     """Starts actors of this kind, which sample in rounds; with `arrivals`, in processes that dial
     in.
 
-    The learner has all cores, unless its network is small: the actors rest while it learns.  If
-    the run is resumed, the actors continue where they were, if their environments can be saved.
+    The learner has all cores, or its share of them, unless its network is small: the actors rest
+    while it learns.  If the run is resumed, the actors continue where they were, if their
+    environments can be saved and there is one learner.
     """
     size = sum(parameter.numel() for parameter in session.learner.model.parameters())
-    _set_threads(threads.in_rounds(size), session)
+    shared = max(1, threads.in_rounds(size) // learners_of(session.learner.config))
+    _set_threads(shared, session)
     made = session.keep(Rounds(_actors(session, kind, arrivals)))
-    if session.saved:
+    if session.saved and session.others is None:
         paused = [one.numpy().tobytes() for one in session.saved["actors"]]
         if why := made.resume(paused):
             session.say(f"{why}: new games begin")
+    elif session.saved:
+        session.say("the environments of several learners are not saved: new games begin")
     return made
 
 
