@@ -167,6 +167,7 @@ class Session(Generic[C]):
         self._steps_before = counters.env_steps
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
         self._process = process or Process()
+        self._listens = follows is None  # else it is the process of an actor
         self._stopping = Stopping(config, self.tally, self._process, follows)
         self._title = f"{algorithm} on {name_of(config.env)}"
         self._recorder: Recorder | Unrecorded = Unrecorded()
@@ -189,7 +190,8 @@ class Session(Generic[C]):
         self._at_end.callback(self._process.restore)
 
     def __enter__(self) -> "Session[C]":
-        self._process.listen()
+        if self._listens:
+            self._process.listen()
         for text in (f"{self._title}: {self.folder.path}", *self.opening):
             self.say(text)
         return self
