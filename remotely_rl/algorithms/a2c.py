@@ -26,7 +26,7 @@ from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
-from remotely_rl.config import Common, fields
+from remotely_rl.config import Common, fields, joint_learners_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
@@ -75,6 +75,7 @@ class Config(Common):
 
     lstm: fields.Lstm = 0
     learners: fields.Learners = 1
+    learners_share: fields.LearnersShare = "gradients"
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
@@ -87,7 +88,7 @@ def scaled(config: Config) -> Config:
     """The config with the learning rates for its number of environments."""
     if not config.scale_rate:
         return config
-    environments = config.learners * config.actors * config.envs_per_actor
+    environments = joint_learners_of(config) * config.actors * config.envs_per_actor
     by = math.sqrt(environments / RATE_IS_FOR)
     rate = LearningRate(config.learning_rate, config.learning_rate_end)
     return dataclasses.replace(

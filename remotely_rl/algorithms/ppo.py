@@ -83,6 +83,10 @@ class Config(Common):
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
+    lacks: ClassVar[Mapping[str, str]] = {
+        "learners_share": "ppo's learners share gradients: an update of several epochs would be"
+        " stale before its end; a2c, dqn, c51 and rainbow can share a store"
+    }
     paper: ClassVar[Mapping[str, Any]] = {"target_kl": 0.0, "image_size": 84}
 
     def __post_init__(self) -> None:

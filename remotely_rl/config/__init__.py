@@ -13,11 +13,23 @@ from remotely_rl.config.common import (
     Common,
     device_named,
     device_of,
+    joint_learners_of,
     learners_of,
+    shares_store,
     target_kl_of,
 )
 
-__all__ = ["GROUPS", "Common", "device_named", "device_of", "fields", "learners_of", "target_kl_of"]
+__all__ = [
+    "GROUPS",
+    "Common",
+    "device_named",
+    "device_of",
+    "fields",
+    "joint_learners_of",
+    "learners_of",
+    "shares_store",
+    "target_kl_of",
+]
 
 # How `remotely-rl train ALGORITHM --help` groups the fields; the others are under Learning.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -37,5 +49,5 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Learning": (),
     "Run": ("target", "log_interval_s", "checkpoint_interval_s", "play_epsilon"),
-    "Machine": ("learners", "device", "precision", "compile", "learner_threads"),
+    "Machine": ("learners", "learners_share", "device", "precision", "compile", "learner_threads"),
 }  # fmt: skip

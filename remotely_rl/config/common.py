@@ -20,12 +20,13 @@ from remotely_rl.environments import (
     is_atari,
 )
 from remotely_rl.environments.action_spaces import Actions, described
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.networks import precision
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 from remotely_rl.supervision import rate, watchdog
 from remotely_rl.trees import Tree
 
+GRADIENTS, STORE = "gradients", "store"  # what learners share
 STEERED_TO = 0.01  # nats; see target_kl_of
 ATARI_SIZE, ATARI_STACK = 42, 4  # of images in Atari games, unless others are asked for
 
@@ -120,6 +121,7 @@ class Common:
     def __post_init__(self) -> None:
         settings.check(self)
         precision.check(self.precision)
+        check_share(self)
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
@@ -237,6 +239,27 @@ def learners_of(config: Any) -> int:
     """How many learners a config's run has: one, where its Config has no field for it."""
     count: int = getattr(config, "learners", 1)
     return count
+
+
+def joint_learners_of(config: Any) -> int:
+    """How many learners' batches make an update: all, or one if they share a store."""
+    return 1 if shares_store(config) else learners_of(config)
+
+
+def shares_store(config: Any) -> bool:
+    """Whether a config's learners step the parameters in a store, each by itself."""
+    share: str = getattr(config, "learners_share", GRADIENTS)
+    return share == STORE
+
+
+def check_share(config: Any) -> None:
+    """Raises TrainingError for a kind of sharing that there is not."""
+    share = getattr(config, "learners_share", GRADIENTS)
+    if share not in (GRADIENTS, STORE):
+        raise TrainingError(
+            f"learners_share must be {GRADIENTS} or {STORE}, not {share!r}"
+            f"{nearest(share, (GRADIENTS, STORE))}"
+        )
 
 
 def target_kl_of(config: Any) -> float:

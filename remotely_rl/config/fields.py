@@ -113,15 +113,18 @@ RmspropEpsilon = Annotated[float, "added to the root of that mean", NOT_NEGATIVE
 # --- several learners -----------------------------------------------------------------------------
 
 Learners = Annotated[
-    int, "processes that learn, on a device each and with actors each; they average gradients",
-    COUNT,
+    int, "processes that learn, on a device each and with actors each", COUNT
+]  # fmt: skip
+LearnersShare = Annotated[
+    str, "what learners share: gradients, which all average and step by together, or store, a"
+         " store of parameters that each steps by its own gradients, when it has them"
 ]  # fmt: skip
 
 
 def one_learner(why: str) -> dict[str, str]:
     """What a Config lacks that cannot have several learners: `Common.lacks`."""
     can = "a2c, ppo, dqn, c51 and rainbow can have several"
-    return dict.fromkeys(("learners",), f"{why}; {can}")
+    return dict.fromkeys(("learners", "learners_share"), f"{why}; {can}")
 
 
 # --- machine --------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -56,6 +56,7 @@ from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
 from remotely_rl.functions.returns import Targets
 from remotely_rl.learning.all_reduce import AllReduce, Moments
+from remotely_rl.learning.store import Statistics
 from remotely_rl.networks import precision
 from remotely_rl.trees import Tree
 
@@ -314,6 +315,7 @@ class Learner(Generic[C]):
         self.dtype = precision.of(config.precision, model, self.device)
         self.version = 0
         self.others: AllReduce | None = None  # the learners that it learns together with
+        self.statistics: Statistics | None = None  # of learners that share a store
         self.learning_rate = LearningRate.of(config)
         given: Any = config  # all algorithms have a field of this name
         self._max_grad_norm: float = given.max_grad_norm or math.inf
@@ -327,11 +329,14 @@ class Learner(Generic[C]):
             self.network = torch.compile(model, mode="reduce-overhead" if graphs else "default")
 
     @functools.cached_property
-    def optimizer(self) -> torch.optim.Adam:
+    def optimizer(self) -> Any:
         """Made by the first step: the first optimizer of a process takes a second of imports,
         and a process that only computes gradients takes no step."""
-        rate = self.learning_rate.start
-        return torch.optim.Adam(self.model.parameters(), lr=rate, eps=1e-5, fused=True)
+        return self.make_optimizer(list(self.model.parameters()))
+
+    def make_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
+        """The rule of a step, for these parameters."""
+        return torch.optim.Adam(parameters, lr=self.learning_rate.start, eps=1e-5, fused=True)
 
     def is_newer_than(self, trajectory: Trajectory) -> bool:
         """Whether the parameters were updated since a trajectory was sampled."""
@@ -407,7 +412,18 @@ class Learner(Generic[C]):
     def count_observations(self, obs: Tree) -> None:
         """Counts observations [N, ...] into the statistics of the model's input."""
         means = None if self.others is None else self.others.means
-        networks.update_normalizers(self.model, obs, means=means)
+        with self._counting():
+            networks.update_normalizers(self.model, obs, means=means)
+
+    def count_values(self, targets: Tensor, reward: Tensor) -> None:
+        """Counts experience into the units of values, if they are learnt in units of their own."""
+        if normalizes_values(self.config):
+            with self._counting():
+                seen = self.value_scale.seen(targets, reward)
+                self.value_scale.update(seen, others=self.others)
+
+    def _counting(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.statistics is None else self.statistics.shared_by(self)
 
     def end_update(self, steps: Sequence[Step], batch: Batch, epochs: int = 1) -> dict[str, float]:
         """Ends an update of these steps; returns its metrics.
@@ -593,10 +609,9 @@ def make_batch(
     if learner.explained_variance is None:  # of replays and the like, the first batch is the new
         target, error = value[valid], (value - rollout.value[:-1])[valid]
         learner.explained_variance = 1 - error.var(correction=0) / target.var(correction=0)
-    scale = learner.value_scale
+    learner.count_values(value[valid], rollout.reward[valid])
     if normalizes_values(learner.config):
-        seen = scale.seen(value[valid], rollout.reward[valid])
-        scale.update(seen, others=learner.others)
+        scale = learner.value_scale
         value, advantage = scale.normalize(value), advantage / scale.std
     if normalize_advantage:
         known = advantage[valid]

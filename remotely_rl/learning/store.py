@@ -17,10 +17,13 @@ is under nobody's lock holds what one learner has written, whole:
     Layout           where everything lies
     Store            shared memory, its locks, and what is done under them
     StoreOptimizer   an optimizer of torch whose step is a push
+    Statistics       of the input and of values, counted by all learners
+    Sharing          all that learners share, as one of them has it
     Accumulated      several local steps, told to the store at once (APPO)
 """
 
 import bisect
+import contextlib
 import fcntl
 import itertools
 import mmap
@@ -28,7 +31,7 @@ import os
 import secrets
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +40,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remotely.machine import memory_file
+from remotely_rl import networks
 
 CHUNKS = 3
 LANES = 16  # float32 in the widest vector register
@@ -183,7 +187,7 @@ class Store:
     def unlock(self, chunk: int) -> None:
         self._set_lock(fcntl.F_UNLCK, chunk)
 
-    def each(self, alone: bool = True) -> Iterator[int]:
+    def each(self, alone: bool = True) -> Generator[int]:
         """Yields every chunk once, locked, in the order in which they are free."""
         for chunk in in_turn(range(self.layout.chunks), lambda one: self.try_lock(one, alone)):
             try:
@@ -261,7 +265,7 @@ class StoreOptimizer:
     ):  # fmt: skip
         self.store = store
         self._parameters = list(parameters)
-        self._every = every
+        self._make, self._every = make, every
         self._rules: list[torch.optim.Optimizer] = []
         self._own: list[Accumulated] = []
         flat = torch.cat([part.detach().reshape(-1) for part in self._parameters])
@@ -280,6 +284,32 @@ class StoreOptimizer:
             if every > 1:
                 self._own.append(Accumulated(*rule.param_groups[0]["betas"]))
         self.pull()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as that of torch's optimizer on the parameters themselves."""
+        self.pull()
+        plain = self._make(self._parameters)
+        for group in plain.param_groups:
+            group["lr"] = self.param_groups[0]["lr"]
+        moments = [list(self._parts(row)) for row in self._copy[1:]]
+        for number, parameter in enumerate(self._parameters):
+            named = zip(MOMENTS[type(plain)], moments, strict=True)
+            state = {name: parts[number][0].clone() for name, parts in named}
+            plain.state[parameter] = {"step": self._first["step"].clone(), **state}
+        return plain.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on with this count of steps; the moments are those of the store."""
+        steps = next((one["step"] for one in state["state"].values()), 0)
+        for rule in self._rules:
+            for of_value in rule.state.values():
+                of_value["step"].fill_(float(steps))
+        self.pull()
+
+    @property
+    def _first(self) -> dict[str, Any]:
+        found: dict[str, Any] = next(iter(self._rules[-1].state.values()))
+        return found
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -393,3 +423,97 @@ class Accumulated:
     def cleared(self) -> "Accumulated":
         """One without any steps."""
         return Accumulated(*self._betas)
+
+
+# --- a learner ------------------------------------------------------------------------------------
+
+
+class Statistics:
+    """What all learners count together: the statistics of the input, and the units of values.
+
+    One who counts takes what is there, counts its own batch in, and writes the result.
+    """
+
+    def __init__(self, store: Store):
+        self._store = store
+
+    @staticmethod
+    def of(learner: Any) -> Tensor:
+        """Those of a learner, in one row."""
+        tensors = map(torch.from_numpy, networks.statistics_of(learner.model).values())
+        moments = torch.tensor(learner.value_scale.moments, dtype=torch.float64)
+        return torch.cat([*(part.flatten() for part in tensors), moments.view(torch.float32)])
+
+    @contextlib.contextmanager
+    def shared_by(self, learner: Any) -> Iterator[None]:
+        """Within it a learner has what all have counted, and what it counts is theirs."""
+        with contextlib.closing(self._store.each()) as chunks:
+            next(chunks)
+            self._load(learner, self._store.value(0)[0].clone())
+            yield
+            self._store.write(0, [self.of(learner)])
+
+    def _load(self, learner: Any, row: Tensor) -> None:
+        statistics, begin = networks.statistics_of(learner.model), 0
+        for name, array in statistics.items():
+            end = begin + array.size
+            statistics[name] = row[begin:end].view(array.shape).numpy()
+            begin = end
+        networks.load_statistics(learner.model, statistics)
+        moments = row[begin:].clone().view(torch.float64).tolist()
+        learner.value_scale = type(learner.value_scale)(*moments)
+
+
+class SharedAddress(NamedTuple):
+    """Where another process finds what learners share."""
+
+    parameters: Address
+    statistics: Address
+
+
+class Sharing:
+    """What learners share: parameters with their moments, and statistics.
+
+    `steps` are those of each learner's environments, since the stores were made.
+    """
+
+    def __init__(self, parameters: Store, statistics: Store):
+        self._parameters, self._statistics = parameters, statistics
+        self.address = SharedAddress(parameters.address, statistics.address)
+        self.steps = parameters.counters
+
+    @classmethod
+    def begun(cls, learner: Any, size: int) -> "Sharing":
+        """New stores, with what a learner has: its parameters, its optimizer's moments."""
+        parameters = list(learner.model.parameters())
+        kind = type(learner.optimizer)
+        rows = [torch.cat([part.detach().reshape(-1) for part in parameters])]
+        state = learner.optimizer.state
+        for name in MOMENTS[kind]:
+            moment = [state.get(one, {}).get(name, torch.zeros_like(one)) for one in parameters]
+            rows.append(torch.cat([part.detach().reshape(-1) for part in moment]))
+        sizes = [part.numel() for part in parameters]
+        store = Store(Layout.of(sizes, len(MOMENTS[kind]), counters=size))
+        store.write_all(torch.stack(rows).cpu())
+        counted = Statistics.of(learner)
+        statistics = Store(Layout.of([len(counted)], 0, chunks=1))
+        statistics.write_all(counted[None])
+        return cls(store, statistics)
+
+    @classmethod
+    def opened(cls, address: SharedAddress) -> "Sharing":
+        """The stores of another process."""
+        return cls(Store.opened(address.parameters), Store.opened(address.statistics))
+
+    def join(self, learner: Any) -> None:
+        """From here on a learner's steps are pushes."""
+        plain = learner.optimizer.state_dict()
+        parameters = list(learner.model.parameters())
+        learner.optimizer = StoreOptimizer(parameters, self._parameters, learner.make_optimizer)
+        learner.optimizer.load_state_dict(plain)
+        learner.statistics = Statistics(self._statistics)
+
+    def close(self) -> None:
+        """Lets go of both."""
+        self._parameters.close()
+        self._statistics.close()

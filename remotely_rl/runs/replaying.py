@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Rollout
-from remotely_rl.config import learners_of
+from remotely_rl.config import joint_learners_of, learners_of
 from remotely_rl.config.common import ATARI_STACK
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.experience.replay import Draw, Ratio, Replay
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.learner import Learner, LearningRate, annealed, normalizes_values
+from remotely_rl.learning.learner import Learner, LearningRate, annealed
 from remotely_rl.runs.session import Session
 from remotely_rl.trees import Tree
 
@@ -72,15 +72,17 @@ class RunReplay:
         self._session = session
         self._folder = session.folder.path / FOLDER
         self._say = session.say
-        learners = learners_of(config)
-        self._is_kept = config.save_replay and learners == 1  # each learner has a replay
+        learners = joint_learners_of(config)
+        self._is_kept = config.save_replay and learners_of(config) == 1  # each learner has one
         self._saved: dict[str, Any] | None = None
         if session.saved:
-            self._saved = session.saved["replay"] if learners == 1 else {}
+            self._saved = session.saved["replay"] if learners_of(config) == 1 else {}
         self._is_unsaved = False
         self.replay: Replay | None = None
         rows = config.batch_size * learners  # of an update of all learners
-        self.ratio = Ratio(config.replay_ratio, rows, config.learn_from)
+        # Learners that count apart each wait for their share of the first steps.
+        learn_from = config.learn_from * learners // learners_of(config)
+        self.ratio = Ratio(config.replay_ratio, rows, learn_from)
         session.say(told(config.replay_ratio / rows))
         if config.save_replay and not self._is_kept:
             session.say("the replays of several learners are not saved")
@@ -272,7 +274,7 @@ def check_has_no_memory(model: nn.Module) -> None:
 
 def scaled(rate: LearningRate, config: "ReplayConfig") -> LearningRate:
     """The rate for batches of the config's size."""
-    batch = config.batch_size * learners_of(config)
+    batch = config.batch_size * joint_learners_of(config)
     by = RATE_RULES[config.scale_rate](batch / RATE_IS_FOR)
     return LearningRate(rate.start * by, rate.end * by)
 
@@ -294,9 +296,8 @@ def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:
     # Of no rows there are no means; but other learners may have some, and wait for this one's.
     if learner.others is None and not any(rollout.steps for rollout in rollouts):
         return
-    if normalizes_values(learner.config):
-        reward, scale = torch.from_numpy(rewards(rollouts)), learner.value_scale
-        scale.update(scale.seen(reward, reward), others=learner.others)
+    reward = torch.from_numpy(rewards(rollouts))
+    learner.count_values(reward, reward)
     if networks.has_normalizer(learner.model):
         obs = [trees.map_tree(lambda x: x[:-1][one.valid], one.obs) for one in seen]  # noqa: B023 - called at once
         joined = trees.join(np.concatenate, obs)

@@ -41,7 +41,7 @@ def rounds(session: Session[Any], kind: type[Actor] = Actor, arrivals: bool = Fa
     shared = max(1, threads.in_rounds(size) // learners_of(session.learner.config))
     _set_threads(shared, session)
     made = session.keep(Rounds(_actors(session, kind, arrivals)))
-    if session.saved and session.others is None:
+    if session.saved and learners_of(session.learner.config) == 1:
         paused = [one.numpy().tobytes() for one in session.saved["actors"]]
         if why := made.resume(paused):
             session.say(f"{why}: new games begin")

@@ -28,6 +28,7 @@ rank 0 is the run's; the others write nothing, and end when it has.
 import dataclasses
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -36,6 +37,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from remotely_rl import networks
@@ -99,6 +101,20 @@ class Round(NamedTuple):
     clock_s: float  # since the run began; that of rank 0 counts
 
 
+@dataclasses.dataclass
+class Apart:
+    """How sessions count whose learners share a store: each goes on by itself.
+
+    `steps` are those of each learner's environments since they began, in memory that all share.
+    Rank 0 hears of the `rounds` of the others now and then, from `news`; they keep them until then.
+    """
+
+    rank: int
+    steps: NDArray[np.int64]
+    news: Callable[[], Sequence[Round]] = lambda: ()
+    rounds: deque[Round] = dataclasses.field(default_factory=deque)
+
+
 class Result(NamedTuple):
     """How a run ended.  Seconds, steps and the like count from its beginning.
 
@@ -139,6 +155,7 @@ class Session(Generic[C]):
     result: Result
     learner: Learner[C]
     others: AllReduce | None = None  # learners, which do the same; see `learn_with`
+    apart: Apart | None = None  # of a learner that shares a store
     opening: Sequence[str] = ()  # lines about the model, said at the start
     replay: Kept | None = None  # of a learner that has one
     threads: Threads | None = None  # of torch, if their number follows the load of the machine
@@ -267,6 +284,8 @@ class Session(Generic[C]):
             rollouts = actors.take(timeout_s=POLL_S)
             if self.others is not None:
                 rollouts = self._share(rollouts, self.others)
+        if self.apart is not None:
+            self._exchange_news(rollouts, self.apart)
         if self.others is None:
             for rollout in rollouts:
                 self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
@@ -310,11 +329,33 @@ class Session(Generic[C]):
         others.look()
         if not rollouts:
             return []
+        own = self._round_of(rollouts)
+        shared = others.exchange(json.dumps(own).encode(), self.over)
+        if shared is None:
+            return []
+        self._round = [Round(*json.loads(content)) for content in shared]
+        for of_one in self._round:
+            self._count_round(of_one)
+        return rollouts
+
+    def _exchange_news(self, rollouts: Sequence[Rollout], apart: Apart) -> None:
+        """Counts a round of this learner where others see it, and what is known of theirs."""
+        apart.steps[apart.rank] += sum(rollout.steps for rollout in rollouts)
+        if apart.rank and rollouts:
+            apart.rounds.append(self._round_of(rollouts))
+        for of_one in apart.news():
+            self._count_round(of_one)
+
+    def _count_round(self, of_one: Round) -> None:
+        episodes = [Episode(*episode) for episode in of_one.episodes]
+        self.tally.sampled(of_one.steps, episodes, of_one.seconds)
+
+    def _round_of(self, rollouts: Sequence[Rollout]) -> Round:
         spent, self._unreported = self._unreported, {}
         for rollout in rollouts:
             for phase, seconds in rollout.seconds.items():
                 spent[phase] = spent.get(phase, 0.0) + seconds
-        own = Round(
+        return Round(
             steps=sum(rollout.steps for rollout in rollouts),
             episodes=[
                 (float(one.score), one.length) for rollout in rollouts for one in rollout.episodes
@@ -324,14 +365,6 @@ class Session(Generic[C]):
             is_ready=self.replay is None or self.replay.is_ready,
             clock_s=self._clock() - self._began,
         )
-        shared = others.exchange(json.dumps(own).encode(), self.over)
-        if shared is None:
-            return []
-        self._round = [Round(*json.loads(content)) for content in shared]
-        for of_one in self._round:
-            episodes = [Episode(*episode) for episode in of_one.episodes]
-            self.tally.sampled(of_one.steps, episodes, of_one.seconds)
-        return rollouts
 
     def _minibatches_of(self, rollouts: Sequence[Rollout]) -> int:
         wanted: int = getattr(self._config, "minibatches", 1)
@@ -365,6 +398,8 @@ class Session(Generic[C]):
     @property
     def env_steps(self) -> int:
         """Steps of experience since the beginning of the run."""
+        if self.apart is not None:
+            return self._steps_before + int(self.apart.steps.sum())
         return self.tally.counters.env_steps
 
     def seconds(self) -> float:
@@ -385,7 +420,8 @@ class Session(Generic[C]):
         yield
         spent = time.perf_counter() - start
         self.tally.spent(phase, spent)
-        if self.others is not None and self.others.rank and phase == "learning":
+        group = self.others or self.apart
+        if group is not None and group.rank and phase == "learning":
             self._unreported[phase] = self._unreported.get(phase, 0.0) + spent
         if phase == "learning":
             self._learning = spent, self._waited_s(phase) - waited_s
@@ -427,7 +463,8 @@ class Session(Generic[C]):
         if self._saveable is None:
             return None
         paused: list[bytes] = []
-        alone = self.others is None  # else other learners are at other moments
+        # Else other learners are at other moments.
+        alone = self.others is None and self.apart is None
         if isinstance(self._actors, Rounds) and path == self.folder.checkpoint and alone:
             paused = self._actors.pause()
         replay: dict[str, Any] = {}

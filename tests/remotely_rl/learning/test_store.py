@@ -13,8 +13,18 @@ import torch
 from torch import Tensor, nn
 
 import remotely
+from remotely_rl import a2c
+from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.learning import store as stores
-from remotely_rl.learning.store import Accumulated, Layout, Store, StoreOptimizer, in_turn
+from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.store import (
+    Accumulated,
+    Layout,
+    Statistics,
+    Store,
+    StoreOptimizer,
+    in_turn,
+)
 from tests.remotely_rl import toys
 
 KINDS: dict[str, stores.MakeOptimizer] = {
@@ -195,6 +205,25 @@ def test_the_steps_of_two_learners_add_up(opened: list[Store]) -> None:
     assert vector_of(models[1]).tolist() == pytest.approx([-0.2] * 6)  # what it has written itself
     learners[1].pull()
     assert vector_of(models[1]).tolist() == pytest.approx([-0.3] * 6)
+
+
+def test_learners_count_into_the_same_statistics_and_scale(opened: list[Store]) -> None:
+    config = a2c.Config(env=toys.Guess, device="cpu", reward_clip=0.0)
+    alone, *both = [Learner(config, toys.network(), Discrete(2)) for _ in range(3)]
+    counted = Statistics.of(alone)
+    opened.append(Store(Layout.of([len(counted)], 0, chunks=1)))
+    opened[0].write_all(counted[None])
+    for learner, store in zip(both, (opened[0], again(opened, opened[0])), strict=True):
+        learner.statistics = Statistics(store)
+    random = torch.Generator().manual_seed(1)
+    for learner in (*both, *both):
+        obs, targets = torch.rand(14, 2, generator=random), torch.rand(14, generator=random)
+        for one in (learner, alone):
+            one.count_observations(obs)
+            one.count_values(targets, targets)
+    assert torch.equal(Statistics.of(both[1]), Statistics.of(alone))  # who counted last
+    assert torch.equal(opened[0].value(0)[0], Statistics.of(alone))
+    assert not torch.equal(Statistics.of(both[0]), Statistics.of(alone))
 
 
 # --- processes ------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import torch
 
 import remotely
 from remotely_rl import a2c, dqn, ppo, rainbow
-from remotely_rl.config import Common
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.runs import checkpoint, metrics, ranks
 from tests.remotely_rl import toys
@@ -27,7 +26,7 @@ GIVEN: dict[str, Any] = {
 }  # fmt: skip
 A2C = a2c.Config(**GIVEN, random_start=0, total_steps=7_000)
 OF_REPLAY: dict[str, Any] = {"learn_from": 64, "batch_size": 16, "replay_ratio": 4.0}
-RUNS: dict[str, tuple[Any, Common]] = {
+RUNS: dict[str, tuple[Any, Any]] = {
     # More than a hundred updates each, after which the learners compare their parameters.
     "a2c": (a2c, A2C),
     "ppo": (ppo, ppo.Config(**GIVEN, overlap=True, total_steps=7_000)),
@@ -120,6 +119,67 @@ def test_ctrl_c_ends_all_learners_in_good_order(tmp_path: Path) -> None:
     assert not [one for one in remotely.actors() if one.class_name in ("Rank", "Actor")]
 
 
+# --- a store --------------------------------------------------------------------------------------
+
+ALONE: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a2c": (a2c, {"total_steps": 1_000}),
+    "dqn": (dqn, {**OF_REPLAY, "total_steps": 400}),
+    "noisy": (dqn, {**OF_REPLAY, "noisy": True, "prioritized_alpha": 0.5, "total_steps": 300}),
+}
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("name", ALONE)
+def test_one_learner_on_a_store_is_a_run_without_one_bit_by_bit(name: str, tmp_path: Path) -> None:
+    algorithm, changes = ALONE[name]
+    given = {**GIVEN, "learners": 1, **changes}
+    for share in ("gradients", "store"):
+        config = algorithm.Config(**given, learners_share=share)
+        algorithm.train(config, run=tmp_path / share)
+    toys.assert_same_bits(tmp_path / "gradients", tmp_path / "store")
+    longer = {**given, "total_steps": given["total_steps"] + 200}
+    for share in ("gradients", "store"):
+        config = algorithm.Config(**longer, learners_share=share)
+        algorithm.train(config, resume=tmp_path / share)
+    toys.assert_same_bits(tmp_path / "gradients", tmp_path / "store")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a2c", "rainbow"])
+def test_learners_that_share_a_store_count_all_steps_and_resume(name: str, tmp_path: Path) -> None:
+    algorithm, config = RUNS[name]
+    config = dataclasses.replace(config, learners_share="store", total_steps=2_000)
+    result = algorithm.train(config, run=tmp_path / "run")
+    assert result.ended == "2,000 steps are done"
+    assert result.episodes > 0.4 * result.env_steps
+    updates = result.env_steps // 64  # of rank 0 alone, whose rounds are half of all, about
+    assert name != "a2c" or result.updates > updates / 4
+    more = dataclasses.replace(config, total_steps=2_500)
+    resumed = algorithm.train(more, resume=tmp_path / "run")
+    assert resumed.env_steps >= 2_500
+    assert resumed.updates > result.updates
+
+
+@pytest.mark.chaos
+def test_a_learner_on_a_store_that_is_killed_is_missed_by_nobody(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = dataclasses.replace(A2C, learners_share="store", learners=3, total_steps=0)
+
+    def act() -> None:
+        until_updates(tmp_path / "run")
+        os.kill(the_rank(), signal.SIGKILL)
+        while "the others go on" not in capfd.readouterr().out:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    acting = meanwhile(act)
+    result = a2c.train(config, run=tmp_path / "run")
+    acting.join()
+    assert result.ended == "stopped by SIGINT"
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -138,6 +198,18 @@ def test_learners_without_processes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="REMOTELY_LOCAL=1 runs all in one: unset it"):
         a2c.train(A2C, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_kind_of_sharing_is_answered_with_the_closest() -> None:
+    with pytest.raises(
+        TrainingError, match=r"gradients or store, not 'stor', did you mean 'store'"
+    ):
+        a2c.Config(learners_share="stor")
+    of_ppo: Any = {"learners_share": "store"}
+    with pytest.raises(TrainingError, match=r"a2c, dqn, c51 and rainbow can share a store"):
+        ppo.Config(**of_ppo)
+    with pytest.raises(TrainingError, match="with learners_share=store it must be 0"):
+        dqn.Config(learners_share="store", reset_interval=5).check_run()
 
 
 def test_a_batch_of_all_learners_has_to_be_there_before_the_first_update() -> None:
