@@ -509,7 +509,10 @@ class Sharing:
         """From here on a learner's steps are pushes."""
         plain = learner.optimizer.state_dict()
         parameters = list(learner.model.parameters())
-        learner.optimizer = StoreOptimizer(parameters, self._parameters, learner.make_optimizer)
+        every: int = getattr(learner.config, "steps_per_push", 1)
+        learner.optimizer = StoreOptimizer(
+            parameters, self._parameters, learner.make_optimizer, every
+        )
         learner.optimizer.load_state_dict(plain)
         learner.statistics = Statistics(self._statistics)
 

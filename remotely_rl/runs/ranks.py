@@ -234,7 +234,8 @@ def beside(session: Session[C], loop: Loop, kind: type[Learner[C]]) -> Iterator[
     config = session.learner.config
     size = learners_of(config)
     sharing = None
-    if shares_store(config):
+    # Of one learner only if it is asked for.
+    if shares_store(config) and (size > 1 or not shares_store(type(config))):
         sharing = _sharing(session, size)
         session.at_end(sharing.close)  # once the checkpoint is written
     if size == 1:
@@ -282,6 +283,11 @@ def check(config: Common) -> None:
             f"learners={size} are processes, and REMOTELY_LOCAL=1 runs all in one: unset it, or"
             " set learners to 1"
         )
+    if config.actors == 0 or getattr(config, "arrivals", False):
+        what = "arrivals" if config.actors else "actors=0"
+        raise TrainingError(
+            f"learners={size} have a fixed number of actors each: {what} is for one learner"
+        )
     device = device_of(config)
     given: str = getattr(config, "device", "cpu")
     if device.type == "cuda":
@@ -295,7 +301,8 @@ def check(config: Common) -> None:
                 f"learners={size} take a GPU each, and torch sees {there}: set learners to"
                 f" {there} at most, or use --device cpu"
             )
-    all_reduce.check_available(device)
+    if not shares_store(config):
+        all_reduce.check_available(device)
 
 
 def _parts(

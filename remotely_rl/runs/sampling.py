@@ -53,7 +53,8 @@ def rounds(session: Session[Any], kind: type[Actor] = Actor, arrivals: bool = Fa
 def stream(session: Session[Any]) -> Stream[Rollout]:
     """Starts actors that never wait.  The learner has the cores that they leave, at least one."""
     config: impala.Config | appo.Config = session.learner.config
-    _set_threads(threads.beside(config.actors), session)
+    learners = learners_of(config)
+    _set_threads(max(1, threads.beside(config.actors * learners) // learners), session)
     actors = _actors(session, Actor, config.arrivals)
     return session.keep(
         Stream(actors, config.ahead, config.batch_trajectories, config.max_staleness)

@@ -382,6 +382,9 @@ class Session(Generic[C]):
         """
         with self.spending("waiting"):
             rollout = actors.take(timeout_s=POLL_S)
+        if self.apart is not None:
+            self._exchange_news([] if rollout is None else [rollout], self.apart)
+            self.learner.optimizer.pull()  # what others have learnt meanwhile
         if rollout is None:
             self.tick()
             return None

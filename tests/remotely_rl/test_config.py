@@ -276,10 +276,12 @@ def test_a_gpu_that_is_there_is_taken_by_its_number(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_several_learners_are_a_field_or_it_is_said_why_not_and_who_can(name: str) -> None:
     kind = algorithms.named(name).Config
-    if name in ("a2c", "ppo", "dqn", "c51", "rainbow"):
+    if name in ("a2c", "ppo", "appo", "dqn", "c51", "rainbow"):
         assert kind(learners=2).processes == 2 * kind().actors + 1
         return
-    with pytest.raises(TrainingError, match=f"^{name} has .*a2c, ppo, dqn, c51 and rainbow can"):
+    with pytest.raises(
+        TrainingError, match=f"^{name} has .*a2c, ppo, appo, dqn, c51 and rainbow can"
+    ):
         kind(learners=2)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import remotely
-from remotely_rl import a2c, dqn, ppo, rainbow
+from remotely_rl import a2c, appo, dqn, ppo, rainbow
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.runs import checkpoint, metrics, ranks
 from tests.remotely_rl import toys
@@ -119,6 +119,18 @@ def test_ctrl_c_ends_all_learners_in_good_order(tmp_path: Path) -> None:
     assert not [one for one in remotely.actors() if one.class_name in ("Rank", "Actor")]
 
 
+ON_STORE: dict[str, tuple[Any, Any]] = {
+    "appo": (appo, appo.Config(**GIVEN, total_steps=2_000)),
+    **{
+        name: (
+            RUNS[name][0],
+            dataclasses.replace(RUNS[name][1], learners_share="store", total_steps=2_000),
+        )
+        for name in ("a2c", "rainbow")
+    },
+}
+
+
 # --- a store --------------------------------------------------------------------------------------
 
 ALONE: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -145,10 +157,9 @@ def test_one_learner_on_a_store_is_a_run_without_one_bit_by_bit(name: str, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["a2c", "rainbow"])
+@pytest.mark.parametrize("name", ["a2c", "rainbow", "appo"])
 def test_learners_that_share_a_store_count_all_steps_and_resume(name: str, tmp_path: Path) -> None:
-    algorithm, config = RUNS[name]
-    config = dataclasses.replace(config, learners_share="store", total_steps=2_000)
+    algorithm, config = ON_STORE[name]
     result = algorithm.train(config, run=tmp_path / "run")
     assert result.ended == "2,000 steps are done"
     assert result.episodes > 0.4 * result.env_steps
@@ -191,6 +202,15 @@ def test_more_learners_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         ranks.check(config)
     with pytest.raises(TrainingError, match=r"device=cuda:1 names one: use cuda"):
         ranks.check(dataclasses.replace(config, device="cuda:1", learners=2))
+
+
+def test_actors_that_come_as_they_like_are_refused() -> None:
+    for config, what in (
+        (appo.Config(learners=2, actors=0), "actors=0"),
+        (ppo.Config(learners=2, arrivals=True), "arrivals"),
+    ):
+        with pytest.raises(TrainingError, match=f"{what} is for one learner"):
+            ranks.check(config)
 
 
 @pytest.mark.usefixtures("local")
