@@ -188,11 +188,11 @@ def check_available(device: torch.device) -> None:
     if there and backend == "nccl":
         there = distributed.is_nccl_available()
     if not there:
-        index = "https://download.pytorch.org/whl/" + ("cu128" if backend == "nccl" else "cpu")
+        wheel = "a wheel for CUDA" if backend == "nccl" else "a wheel for Linux"
         raise TrainingError(
             f"several learners on {device.type} need torch.distributed with {backend}, which this"
-            f" torch ({torch.__version__}) was built without: install a wheel of PyTorch's own,"
-            f" pip install torch --index-url {index}"
+            f" torch ({torch.__version__}) was built without: install {wheel} by PyTorch's own"
+            " command (pytorch.org/get-started), pip install --force-reinstall torch as a rule"
         )
 
 

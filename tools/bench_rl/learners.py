@@ -18,7 +18,7 @@ from pathlib import Path
 from remotely_rl.runs import metrics
 from tools.bench_rl.window import cores
 
-FIRST_S, START_S = 15.0, 4.0  # until the first update at most, and after it
+FIRST_S, START_S = 40.0, 4.0  # until the first update at most, and after it
 
 
 def steps_per_second(algorithm: str, env: str, learners: int, seconds: float, actors: int) -> float:
