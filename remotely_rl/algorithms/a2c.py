@@ -27,7 +27,7 @@ from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
-from remotely_rl.config import Common, fields
+from remotely_rl.config import Common, fields, joint_learners_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
@@ -77,6 +77,8 @@ class Config(Common):
     horizon: ClassVar[int] = 3_000_000
 
     lstm: fields.Lstm = 0
+    learners: fields.Learners = 1
+    learners_share: fields.LearnersShare = "gradients"
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
@@ -89,7 +91,8 @@ def scaled(config: Config) -> Config:
     """The config with the learning rates for its number of environments."""
     if not config.scale_rate:
         return config
-    by = math.sqrt(config.actors * config.envs_per_actor / RATE_IS_FOR)
+    environments = joint_learners_of(config) * config.actors * config.envs_per_actor
+    by = math.sqrt(environments / RATE_IS_FOR)
     rate = LearningRate(config.learning_rate, config.learning_rate_end)
     return dataclasses.replace(
         config, learning_rate=rate.start * by, learning_rate_end=rate.end * by
@@ -123,7 +126,7 @@ def update(learner: Learner[Config], trajectory: Trajectory, progress: float) ->
 
     policy, value, rows = learner.forward(batch)
     parts = compute_losses(policy, value, rows, config, entropy_coef, learner.actions)
-    return learner.end_update([learner.step(parts)], batch)
+    return learner.end_update([learner.step(parts, len(rows.action))], batch)
 
 
 def loop(session: Session[Config]) -> None:

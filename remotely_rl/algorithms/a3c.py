@@ -49,7 +49,7 @@ class Config(Common):
 
     lacks: ClassVar[Mapping[str, str]] = fields.one_way_to_sample(
         "a3c samples in its workers, each with environments of its own"
-    )
+    ) | fields.one_learner("a3c has several learners as it is: its workers, whose number is actors")
 
     actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8

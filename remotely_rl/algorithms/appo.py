@@ -20,19 +20,21 @@ Differences from Sample Factory:
     the learning rate is steered; theirs is constant
     values may move as far as they like; theirs are clipped around those of the acting model
 
-The APPO of Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811) is another algorithm:
-several learners, each PPO with simulators of its own, that add up their steps of Adam in
-shared parameters and moments.  Nearest to it here is `a3c` with `clip_range` and `epochs`.
+Several `learners` add up their steps of Adam in shared parameters and moments, some steps at a
+time, as in the APPO of Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811).  Theirs are PPO
+with simulators of their own, which wait; here each learner has actors that do not.
 """
 
 import dataclasses
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from remotely_rl.algorithms import ppo
 from remotely_rl.config import Common, fields
+from remotely_rl.config.common import STORE
 from remotely_rl.experience.batch import Batch, DeviceTrajectory
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import returns
@@ -72,12 +74,24 @@ class Config(Common):
     target_kl: fields.TargetKl = None
 
     lstm: fields.Lstm = 0
+    learners: fields.Learners = 1
+    steps_per_push: fields.StepsPerPush = 4
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
+
+    learners_share: ClassVar[str] = STORE  # what several share
+    lacks: ClassVar[Mapping[str, str]] = {
+        "learners_share": "appo's learners share a store, because its actors never wait: learners"
+        " would come to different numbers of updates; a2c, dqn, c51 and rainbow have a choice"
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
         ppo.check_steering(self)
+
+    def unused(self) -> dict[str, str]:
+        why = {"steps_per_push": "there is one learner"} if self.learners == 1 else {}
+        return super().unused() | why
 
 
 def v_trace_batch(

@@ -29,8 +29,7 @@ the papers:
 
 import copy
 import dataclasses
-import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -41,7 +40,7 @@ from torch import Tensor, nn
 from remotely_rl import networks
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.player import AgentOutput, Player
-from remotely_rl.config import Common, fields
+from remotely_rl.config import Common, fields, shares_store
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import categorical, losses, q_learning
@@ -116,6 +115,8 @@ class Config(Common):
     ] = None  # fmt: skip
     recovery_updates: Annotated[int, "updates after a reset until all is annealed", COUNT] = 10_000
 
+    learners: fields.Learners = 1
+    learners_share: fields.LearnersShare = "gradients"
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
@@ -129,6 +130,11 @@ class Config(Common):
 
     def check_run(self) -> None:
         replaying.check_sizes(self, max(self.n_step, self.n_step_at(0)))
+        if self.reset_interval and shares_store(self):
+            raise TrainingError(
+                "reset_interval resets the parameters of one learner: with learners_share=store it"
+                " must be 0, because others go on from what they were"
+            )
         if self.atoms > 1 and self.value_bound == 0:
             raise TrainingError("value_bound must be more than 0 for atoms to differ")
         if self.gamma_start is not None and self.gamma_start >= 1:
@@ -226,11 +232,10 @@ class QLearner(TargetLearner[Config]):
         self.heads = torch.compile(heads) if config.compile else heads
         self.initial = copy.deepcopy(self.model) if config.reset_interval else None
 
-    @functools.cached_property
-    def optimizer(self) -> torch.optim.Adam:
+    def make_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
         config = self.config
         return torch.optim.AdamW(
-            self.model.parameters(),
+            parameters,
             lr=self.learning_rate.start,
             eps=1e-5,
             weight_decay=config.weight_decay,

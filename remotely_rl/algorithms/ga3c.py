@@ -82,6 +82,8 @@ class Config(Common):
 
     lacks: ClassVar[Mapping[str, str]] = fields.one_way_to_sample(
         "ga3c samples centrally already: its inference server computes all actions"
+    ) | fields.one_learner(
+        "ga3c has one learner, by whose parameters its inference server answers all agents"
     )
 
     actors: Annotated[int, "agents, at the start", COUNT] = 4

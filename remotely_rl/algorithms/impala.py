@@ -65,6 +65,11 @@ from remotely_rl.settings import NOT_NEGATIVE
 class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train impala`."""
 
+    lacks: ClassVar[Mapping[str, str]] = fields.one_learner(
+        "impala has one learner, because its actors never wait: several learners would"
+        " come to different numbers of updates"
+    )
+
     rollout_steps: int = 64
     actors: fields.FreeActors = 2
     sampling: fields.Sampling = "auto"

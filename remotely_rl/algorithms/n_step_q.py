@@ -57,6 +57,8 @@ class Config(Common):
 
     lacks: ClassVar[Mapping[str, str]] = fields.one_way_to_sample(
         "n_step_q samples in its workers, each with environments of its own"
+    ) | fields.one_learner(
+        "n_step_q has several learners as it is: its workers, whose number is actors"
     )
 
     actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4

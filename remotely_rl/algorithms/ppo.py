@@ -81,9 +81,14 @@ class Config(Common):
     target_kl: fields.TargetKl = None
 
     lstm: fields.Lstm = 0
+    learners: fields.Learners = 1
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
+    lacks: ClassVar[Mapping[str, str]] = {
+        "learners_share": "ppo's learners share gradients: an update of several epochs would be"
+        " stale before its end; a2c, dqn, c51 and rainbow can share a store"
+    }
     paper: ClassVar[Mapping[str, Any]] = {"target_kl": 0.0, "image_size": 84}
 
     def __post_init__(self) -> None:
@@ -149,7 +154,7 @@ def update(learner: Learner[Config], trajectory: Trajectory, progress: float) ->
         for minibatch in batch.minibatches(config.minibatches, learner.generator):
             policy, value, rows = learner.forward(minibatch)
             parts = compute_losses(policy, value, rows, config, entropy_coef, learner.actions)
-            steps.append(learner.step(parts))
+            steps.append(learner.step(parts, len(rows.action)))
     return learner.end_update(steps, batch, config.epochs)
 
 

@@ -22,7 +22,7 @@ owes: one for each step, if `replay_ratio` is `batch_size`.  Differences from th
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -51,6 +51,11 @@ from remotely_rl.trees import Tree
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train sac`."""
+
+    lacks: ClassVar[Mapping[str, str]] = fields.one_learner(
+        "sac has one learner: the gradients of its critics, its policy and its"
+        " temperature are stepped apart, and are not averaged"
+    )
 
     env: Source = "Pendulum-v1"
     actors: int = 1

@@ -13,7 +13,10 @@ from remotely_rl.config.common import (
     Common,
     device_named,
     device_of,
+    joint_learners_of,
+    learners_of,
     sampling_of,
+    shares_store,
     target_kl_of,
     waits_of,
 )
@@ -24,7 +27,10 @@ __all__ = [
     "device_named",
     "device_of",
     "fields",
+    "joint_learners_of",
+    "learners_of",
     "sampling_of",
+    "shares_store",
     "target_kl_of",
     "waits_of",
 ]
@@ -47,5 +53,5 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Learning": (),
     "Run": ("target", "log_interval_s", "checkpoint_interval_s", "play_epsilon"),
-    "Machine": ("device", "precision", "compile", "learner_threads"),
+    "Machine": ("learners", "learners_share", "device", "precision", "compile", "learner_threads"),
 }  # fmt: skip

@@ -26,6 +26,7 @@ from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 from remotely_rl.supervision import crashes, watchdog
 from remotely_rl.trees import Tree
 
+GRADIENTS, STORE = "gradients", "store"  # what learners share
 STEERED_TO = 0.01  # nats; see target_kl_of
 RESETS = ("at_once", "in_pause")
 SAMPLING = ("auto", "local", "central", "alternating")
@@ -123,6 +124,7 @@ class Common:
         settings.check(self)
         precision.check(self.precision)
         check_sampling(self)
+        check_share(self)
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
@@ -188,7 +190,7 @@ class Common:
     @property
     def processes(self) -> int:
         """How many actors a run has at most, of all kinds; 0: as many as there is room for."""
-        return self.actors
+        return (self.actors + 1) * learners_of(self) - 1
 
     def __getstate__(self) -> dict[str, Any]:
         """Take along the spec of the environment's id: perhaps only this process knows it."""
@@ -243,6 +245,33 @@ class Common:
         over = [env_steps / self.total_steps] if self.total_steps else []
         over += [seconds / (60 * self.minutes)] if self.minutes else []
         return min(1.0, max(over, default=env_steps / self.horizon))
+
+
+def learners_of(config: Any) -> int:
+    """How many learners a config's run has: one, where its Config has no field for it."""
+    count: int = getattr(config, "learners", 1)
+    return count
+
+
+def joint_learners_of(config: Any) -> int:
+    """How many learners' batches make an update: all, or one if they share a store."""
+    return 1 if shares_store(config) else learners_of(config)
+
+
+def shares_store(config: Any) -> bool:
+    """Whether a config's learners step the parameters in a store, each by itself."""
+    share: str = getattr(config, "learners_share", GRADIENTS)
+    return share == STORE
+
+
+def check_share(config: Any) -> None:
+    """Raises TrainingError for a kind of sharing that there is not."""
+    share = getattr(config, "learners_share", GRADIENTS)
+    if share not in (GRADIENTS, STORE):
+        raise TrainingError(
+            f"learners_share must be {GRADIENTS} or {STORE}, not {share!r}"
+            f"{nearest(share, (GRADIENTS, STORE))}"
+        )
 
 
 def target_kl_of(config: Any) -> float:

@@ -9,7 +9,7 @@ So an algorithm's file says all that can be set there, and each field is describ
 
 from typing import Annotated
 
-from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
+from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 
 # --- sampling -------------------------------------------------------------------------------------
 
@@ -123,6 +123,26 @@ Optimizer = Annotated[
 ]
 RmspropDecay = Annotated[float, "decay of the mean of squared gradients", FRACTION]
 RmspropEpsilon = Annotated[float, "added to the root of that mean", NOT_NEGATIVE]
+
+# --- several learners -----------------------------------------------------------------------------
+
+Learners = Annotated[
+    int, "processes that learn, on a device each and with actors each", COUNT
+]  # fmt: skip
+LearnersShare = Annotated[
+    str, "what learners share: gradients, whose mean all step by, or store, which each steps alone"
+]  # fmt: skip
+StepsPerPush = Annotated[
+    int, "optimizer steps of a learner between its pushes to the store that learners share",
+    Range(1, 4),
+]  # fmt: skip
+
+
+def one_learner(why: str) -> dict[str, str]:
+    """What a Config lacks that cannot have several learners: `Common.lacks`."""
+    can = "a2c, ppo, appo, dqn, c51 and rainbow can have several"
+    return dict.fromkeys(("learners", "learners_share"), f"{why}; {can}")
+
 
 # --- machine --------------------------------------------------------------------------------------
 

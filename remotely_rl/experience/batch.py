@@ -107,10 +107,15 @@ class Batch(NamedTuple):
         """Runs a network: policy [rows, outputs], value [rows], and the transitions they are of."""
         if self.recurrent is None:
             policy, value = network(self.obs)
-            return policy.float(), value.float(), self.transitions
+            return full(policy), full(value), self.transitions
         state, begins, valid = self.recurrent
         policy, value, _ = network(self.obs, state, begins)
-        return policy[valid].float(), value[valid].float(), self.valid_transitions
+        return full(policy[valid]), full(value[valid]), self.valid_transitions
+
+
+def full(output: Tensor) -> Tensor:
+    """A network's output in float32, for losses; in float64 if it is."""
+    return output if output.dtype == torch.float64 else output.float()
 
 
 def concatenate(batches: Sequence[Batch]) -> Batch:

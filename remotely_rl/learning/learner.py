@@ -20,6 +20,9 @@ An algorithm's `update` makes a batch of a trajectory and takes a step for each 
     TargetLearner    with an older copy of the model, to bootstrap from
     make_batch, ...  from a trajectory to a batch: clipped, normalized, on the device
 
+A learner with `others` is one of several that learn together (`all_reduce.py`): what follows from
+a batch, gradients and statistics alike, then follows from the batches of all.
+
 The same code runs on a CPU and on a GPU.  There, observations are copied once, as bytes from
 pinned memory, and stay.  Networks may compute in bfloat16 (`networks/precision.py`); losses and
 targets are float32.
@@ -29,7 +32,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -42,11 +45,20 @@ from remotely_rl.acting.actor import Parameters
 from remotely_rl.config import Common, device_of, target_kl_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
-from remotely_rl.experience.batch import Batch, DeviceTrajectory, RecurrentInput, Transitions
+from remotely_rl.experience.batch import (
+    Batch,
+    DeviceTrajectory,
+    RecurrentInput,
+    Transitions,
+    full,
+)
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
 from remotely_rl.functions.returns import Targets
+from remotely_rl.learning.all_reduce import AllReduce, Moments
+from remotely_rl.learning.store import Statistics
 from remotely_rl.networks import precision
+from remotely_rl.trees import Tree
 
 C = TypeVar("C", bound=Common)
 
@@ -59,6 +71,8 @@ METRICS = (
 # A steered rate begins here unless a rate is given, and changes by this factor, within these
 # multiples of its bounds.
 STEERED_FROM, FACTOR, ABOVE, BELOW = 1e-3, 1.5, 4.0, 0.1
+
+COMPARE_EVERY = 100  # updates; several learners then compare their parameters
 
 HORIZON = 100_000  # targets, or rewards, by which the units of values are known
 
@@ -167,13 +181,13 @@ class ValueScale:
         """Of experience, what `update` is to count in [N]."""
         return targets
 
-    def update(self, seen: Tensor, horizon: int = HORIZON) -> None:
-        """Counts targets in (Chan et al.'s parallel update)."""
-        rows = seen.numel()
+    def update(self, seen: Tensor, horizon: int = HORIZON, others: AllReduce | None = None) -> None:
+        """Counts targets in, those of `others` too (Chan et al.'s parallel update)."""
+        rows, mean, spread = moments(seen, others)
+        if not rows:
+            return
         total = self.count + rows
-        seen = seen.double()  # squares of small ones are 0 in float32
-        away = float(seen.mean()) - self.mean
-        spread = float(seen.var(correction=0))
+        away = mean - self.mean
         self.variance = (
             self.variance * self.count + spread * rows + away**2 * self.count * rows / total
         ) / total
@@ -207,15 +221,25 @@ class RewardScale(ValueScale):
     def seen(self, targets: Tensor, reward: Tensor) -> Tensor:
         return reward[reward != 0]
 
-    def update(self, seen: Tensor, horizon: int = HORIZON) -> None:
+    def update(self, seen: Tensor, horizon: int = HORIZON, others: AllReduce | None = None) -> None:
         """Counts rewards in, unless the unit is to stay 1."""
         if self.count == math.inf:
             return
-        total = self.count + seen.numel()
+        rows, mean_square, _ = moments(seen.double().square(), others)
+        total = self.count + rows
         if total:
-            squares = float(seen.double().square().sum())
-            self.variance = (self.variance * self.count + squares) / total
+            self.variance = (self.variance * self.count + mean_square * rows) / total
         self.count = min(total, horizon)
+
+
+def moments(numbers: Tensor, others: AllReduce | None = None) -> Moments:
+    """The moments of a batch's numbers, or of those of the batches of all learners."""
+    if others is not None:
+        return others.moments(numbers)
+    if not numbers.numel():
+        return Moments(0, 0.0, 0.0)
+    numbers = numbers.double()  # squares of small ones are 0 in float32
+    return Moments(numbers.numel(), float(numbers.mean()), float(numbers.var(correction=0)))
 
 
 def normalizes_values(config: Common) -> bool:
@@ -290,6 +314,8 @@ class Learner(Generic[C]):
         self.model = model.to(self.device).train()
         self.dtype = precision.of(config.precision, model, self.device)
         self.version = 0
+        self.others: AllReduce | None = None  # the learners that it learns together with
+        self.statistics: Statistics | None = None  # of learners that share a store
         self.learning_rate = LearningRate.of(config)
         given: Any = config  # all algorithms have a field of this name
         self._max_grad_norm: float = given.max_grad_norm or math.inf
@@ -303,11 +329,14 @@ class Learner(Generic[C]):
             self.network = torch.compile(model, mode="reduce-overhead" if graphs else "default")
 
     @functools.cached_property
-    def optimizer(self) -> torch.optim.Adam:
+    def optimizer(self) -> Any:
         """Made by the first step: the first optimizer of a process takes a second of imports,
         and a process that only computes gradients takes no step."""
-        rate = self.learning_rate.start
-        return torch.optim.Adam(self.model.parameters(), lr=rate, eps=1e-5, fused=True)
+        return self.make_optimizer(list(self.model.parameters()))
+
+    def make_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
+        """The rule of a step, for these parameters."""
+        return torch.optim.Adam(parameters, lr=self.learning_rate.start, eps=1e-5, fused=True)
 
     def is_newer_than(self, trajectory: Trajectory) -> bool:
         """Whether the parameters were updated since a trajectory was sampled."""
@@ -330,7 +359,7 @@ class Learner(Generic[C]):
             policy, value, _ = networks.unroll(
                 self.network, rollout.obs, rollout.state, rollout.begins
             )
-        return policy.float(), value.float()
+        return full(policy), full(value)
 
     @torch.no_grad()
     def log_prob(self, rollout: DeviceTrajectory) -> Tensor:
@@ -343,11 +372,14 @@ class Learner(Generic[C]):
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def step(self, losses: Losses) -> Step:
-        """Takes one optimizer step on `losses.total`."""
+    def step(self, losses: Losses, rows: int = 1) -> Step:
+        """Takes one optimizer step on `losses.total`.
+
+        The losses are means of so many rows, which is what they count beside those of others.
+        """
         self.optimizer.zero_grad()
         losses.total.backward()  # type: ignore[no-untyped-call]
-        return self._step(losses)
+        return self._step(losses, rows)
 
     def step_with(self, gradients: Sequence[Tensor | None], losses: Losses) -> Step:
         """Takes one optimizer step by gradients of a copy of the model."""
@@ -355,13 +387,43 @@ class Learner(Generic[C]):
             parameter.grad = gradient
         return self._step(losses)
 
-    def _step(self, losses: Losses) -> Step:
+    def _step(self, losses: Losses, rows: int = 1) -> Step:
+        if self.others is not None:
+            losses = self._average(losses, rows, self.others)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate.value
         self.optimizer.step()
         detached: list[Any] = [part if part is None else part.detach() for part in losses]
         return Step(Losses(*detached), norm)
+
+    def _average(self, losses: Losses, rows: int, others: AllReduce) -> Losses:
+        """Makes the gradient the mean over the rows of all learners; returns their losses."""
+        gradients = [part.grad for part in self.model.parameters() if part.grad is not None]
+        parts = [part for part in losses if part is not None]
+        scalars = torch.stack([part.detach() for part in parts]).to(gradients[0].dtype)
+        _, (*averaged, means) = others.means(rows, [*gradients, scalars])
+        for gradient, mean in zip(gradients, averaged, strict=True):
+            gradient.copy_(mean)
+        found = iter(means)
+        of_all: list[Any] = [part if part is None else next(found) for part in losses]
+        return Losses(*of_all)
+
+    def count_observations(self, obs: Tree) -> None:
+        """Counts observations [N, ...] into the statistics of the model's input."""
+        means = None if self.others is None else self.others.means
+        with self._counting():
+            networks.update_normalizers(self.model, obs, means=means)
+
+    def count_values(self, targets: Tensor, reward: Tensor) -> None:
+        """Counts experience into the units of values, if they are learnt in units of their own."""
+        if normalizes_values(self.config):
+            with self._counting():
+                seen = self.value_scale.seen(targets, reward)
+                self.value_scale.update(seen, others=self.others)
+
+    def _counting(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.statistics is None else self.statistics.shared_by(self)
 
     def end_update(self, steps: Sequence[Step], batch: Batch, epochs: int = 1) -> dict[str, float]:
         """Ends an update of these steps; returns its metrics.
@@ -371,7 +433,7 @@ class Learner(Generic[C]):
         """
         metrics = self.count_update(steps, epochs)
         self.learning_rate.steer(metrics["train/approx_kl"])
-        networks.update_normalizers(self.model, batch.flat_obs)
+        self.count_observations(batch.flat_obs)
         return metrics
 
     def count_update(self, steps: Sequence[Step], epochs: int = 1) -> dict[str, float]:
@@ -397,11 +459,25 @@ class Learner(Generic[C]):
         if kl is not None:
             last_epoch = len(steps) // epochs
             metrics["train/approx_kl"] = float(had["train/approx_kl"][-last_epoch:].mean())
+        if self.others is not None and self.version % COMPARE_EVERY == 0:
+            self._compare(self.others)
         metrics["train/learning_rate"] = self.learning_rate.value
         explained, self.explained_variance = self.explained_variance, None
         if explained is not None and math.isfinite(share := float(explained)):
             metrics["train/explained_variance"] = share
         return metrics | self.reward_clipper.pop_metrics()
+
+    def _compare(self, others: AllReduce) -> None:
+        """Raises LearnerLost if another learner's parameters, or what they follow, differ."""
+        known = [self.learning_rate.value, *self.value_scale.moments]
+        statistics = networks.statistics_of(self.model).values()
+        parts = [*self.model.parameters(), *map(torch.from_numpy, statistics)]
+        parts.append(torch.tensor(known, dtype=torch.float64))
+        if not others.same_everywhere(parts):
+            raise LearnerLost(
+                f"the learners' parameters differ after update {self.version}: a GPU or a memory"
+                " may be faulty, or the model computes with what differs between processes"
+            )
 
     def to_device(self, array: NDArray[Any] | Tensor) -> Tensor:
         """Copies an array to the learner's device; on a CPU the tensor shares its memory.
@@ -538,13 +614,18 @@ def make_batch(
     if learner.explained_variance is None:  # of replays and the like, the first batch is the new
         target, error = value[valid], (value - rollout.value[:-1])[valid]
         learner.explained_variance = 1 - error.var(correction=0) / target.var(correction=0)
-    scale = learner.value_scale
+    learner.count_values(value[valid], rollout.reward[valid])
     if normalizes_values(learner.config):
-        scale.update(scale.seen(value[valid], rollout.reward[valid]))
+        scale = learner.value_scale
         value, advantage = scale.normalize(value), advantage / scale.std
     if normalize_advantage:
         known = advantage[valid]
-        advantage = (advantage - known.mean()) / (known.std(correction=0) + 1e-6)
+        mean: Any = known.mean()
+        std: Any = known.std(correction=0)
+        if learner.others is not None:
+            _, mean, variance = learner.others.moments(known)
+            std = math.sqrt(variance)
+        advantage = (advantage - mean) / (std + 1e-6)
     if weight is not None:
         advantage = advantage * weight
     old = rollout.log_prob if old_log_prob is None else old_log_prob

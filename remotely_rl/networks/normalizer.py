@@ -13,6 +13,7 @@ deviations away when it does, so the deviation has a floor.  The floor depends o
   whole image.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,9 @@ FLOOR = 0.03
 PART_OF_MEAN, LEAST = 1e-5, 1e-8
 # Added to that of an image of floats: a part of the deviation of all its pixels.
 PART_OF_IMAGE = 0.1
+
+# Means over several learners, weighted by the rows that each is of: AllReduce.means.
+Means = Callable[[float, Sequence[Tensor]], tuple[Tensor, list[Tensor]]]
 
 # `update_normalizers` counts one row in so many: it tells as much, and 7 is coprime to the usual
 # numbers of environments.
@@ -112,15 +116,23 @@ class Normalizer(nn.Module):
         return self.mean.abs() * PART_OF_MEAN + LEAST
 
     @torch.no_grad()
-    def update(self, obs: Tensor) -> None:
-        """Add a batch [N, ...] to the statistics, by the parallel update of Chan et al."""
+    def update(self, obs: Tensor, means: Means | None = None) -> None:
+        """Add a batch [N, ...] to the statistics, by the parallel update of Chan et al.
+
+        With `means` the batches of all learners are added as one.
+        """
         x = obs.to(torch.float32, copy=True).reshape(-1, *self.mean.shape)
         if obs.dtype == torch.uint8:
             x.div_(255)
-        rows = float(len(x))
-        total = self.count + rows
+        rows: Any = float(len(x))
         away = x.sub_(self.mean).mean(0)
-        spread = x.square_().mean(0) - away.square()
+        square = x.square_().mean(0)
+        if means is not None:
+            rows, (away, square) = means(rows, [away.double(), square.double()])
+        if not rows:
+            return
+        total = self.count + rows
+        spread = square - away.square()
         joint = spread * rows + away.square() * (self.count * rows / total)
         self.variance.mul_(self.count).add_(joint).div_(total).clamp_(min=0)
         self.mean += away * rows / total
@@ -136,10 +148,13 @@ def _like(statistic: Tensor, obs: Tensor) -> Tensor:
     return statistic[None].contiguous(memory_format=_layout(obs))
 
 
-def update_normalizers(model: nn.Module, obs: Tree, every: int = UPDATE_EVERY) -> None:
+def update_normalizers(
+    model: nn.Module, obs: Tree, every: int = UPDATE_EVERY, means: Means | None = None
+) -> None:
     """Add one in `every` of the observations [N, ...] to all Normalizers of a model.
 
-    Raise TrainingError for a Normalizer that does not say which leaf of the observations is its.
+    With `means`, those of all learners.  Raise TrainingError for a Normalizer that does not say
+    which leaf of the observations is its.
     """
     if isinstance(obs, dict) and ACTION_MASK in obs:
         obs = obs[OBSERVATION]
@@ -152,7 +167,7 @@ def update_normalizers(model: nn.Module, obs: Tree, every: int = UPDATE_EVERY) -
                     f"the Normalizer {name!r} must say which observation it is for: of=KEY, one of"
                     f" {', '.join(keys)}"
                 )
-            part.update(leaf[::every])
+            part.update(leaf[::every], means)
 
 
 def has_normalizer(model: nn.Module) -> bool:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
+from remotely_rl.experience.batch import full
 from remotely_rl.functions import categorical, q_learning
 from remotely_rl.functions.distributions import ILLEGAL
 from remotely_rl.networks.factory import ModelSource, build_unmasked
@@ -43,11 +44,11 @@ class QNetwork(nn.Module):
         return q, q.amax(-1)
 
     def heads(self, obs: Tree) -> Tensor:
-        """Values [N, A] in float32, or logits [N, A, atoms]."""
+        """Values [N, A], or logits [N, A, atoms]."""
         policy, value = self.model(obs[OBSERVATION] if self.is_masked else obs)
         if not self.is_distributional:
-            return q_learning.q_values(self.masked(policy.float(), obs), value, self.is_dueling)
-        rows = cast(Tensor, policy).float().view(len(policy), -1, len(self.atoms))
+            return q_learning.q_values(self.masked(full(policy), obs), value, self.is_dueling)
+        rows = full(cast(Tensor, policy)).view(len(policy), -1, len(self.atoms))
         if not self.is_dueling:
             return rows
         one = torch.ones(rows[:, 1:, 0].shape, device=rows.device)

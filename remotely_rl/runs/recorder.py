@@ -38,6 +38,10 @@ class Recorder:
         self._saved: tuple[int, int] | None = self._reached if any(self._reached) else None
         self._checkpoint_due = began + config.checkpoint_interval_s
 
+    def say(self, text: str) -> None:
+        """Prints a line for the user."""
+        self.output.say(text)
+
     @property
     def _reached(self) -> tuple[int, int]:
         return self._tally.counters.env_steps, self._tally.counters.updates
@@ -104,6 +108,28 @@ class Recorder:
         is_saved = content is not None and self.output.save(path, content)
         if is_saved and path == self.output.folder.checkpoint:
             self._saved = self._reached
+
+
+class Unrecorded:
+    """The recorder of a learner that is not the first of its run, which does all of this."""
+
+    def say(self, text: str) -> None:
+        """Nothing: the first learner says the same."""
+
+    def count_update(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
+        """Nothing: the first learner's metrics are those of all."""
+
+    def write_due(self, now: float) -> None:
+        """Nothing."""
+
+    def write_due_row(self, now: float) -> None:
+        """Nothing."""
+
+    def finish(self, now: float, has_learner: bool) -> None:
+        """Nothing."""
+
+    def say_summary(self, ended: str) -> None:
+        """Nothing."""
 
 
 class ClippingReport:

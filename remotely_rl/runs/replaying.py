@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Rollout
+from remotely_rl.config import joint_learners_of, learners_of
 from remotely_rl.config.common import ATARI_STACK
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.experience.replay import Draw, Ratio, Replay
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.learner import Learner, LearningRate, annealed, normalizes_values
+from remotely_rl.learning.learner import Learner, LearningRate, annealed
 from remotely_rl.runs.session import Session
 from remotely_rl.trees import Tree
 
@@ -68,13 +69,23 @@ class RunReplay:
     def __init__(self, session: Session[Any]):
         config: ReplayConfig = session.learner.config
         self._config = config
+        self._session = session
         self._folder = session.folder.path / FOLDER
         self._say = session.say
-        self._saved: dict[str, Any] | None = session.saved["replay"] if session.saved else None
+        learners = joint_learners_of(config)
+        self._is_kept = config.save_replay and learners_of(config) == 1  # each learner has one
+        self._saved: dict[str, Any] | None = None
+        if session.saved:
+            self._saved = session.saved["replay"] if learners_of(config) == 1 else {}
         self._is_unsaved = False
         self.replay: Replay | None = None
-        self.ratio = Ratio(config.replay_ratio, config.batch_size, config.learn_from)
-        session.say(told(config.replay_ratio / config.batch_size))
+        rows = config.batch_size * learners  # of an update of all learners
+        # Learners that count apart each wait for their share of the first steps.
+        learn_from = config.learn_from * learners // learners_of(config)
+        self.ratio = Ratio(config.replay_ratio, rows, learn_from)
+        session.say(told(config.replay_ratio / rows))
+        if config.save_replay and not self._is_kept:
+            session.say("the replays of several learners are not saved")
         session.tally.gauges.append(lambda: self.gauge(session.progress))
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
@@ -82,12 +93,20 @@ class RunReplay:
         for rollout in rollouts:
             replay = self.replay or self._make(rollout.trajectory)
             replay.append(rollout.trajectory, column=rollout.actor * self._config.envs_per_actor)
-            self.ratio.appended(rollout.steps)
+        self.ratio.appended(self._session.steps_of(rollouts))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a row whose window is closed."""
+        return self.replay is not None and len(self.replay) > 0
 
     @property
     def owes_update(self) -> bool:
-        """Whether the learner owes an update, and there is a row whose window is closed."""
-        return self.ratio.updates_owed > 0 and self.replay is not None and len(self.replay) > 0
+        """Whether the learner owes an update, and there is a row whose window is closed.
+
+        With several learners all answer alike, a round later than one might: see `all_ready`.
+        """
+        return self.ratio.updates_owed > 0 and self.is_ready and self._session.all_ready
 
     @property
     def allows_round(self) -> bool:
@@ -132,7 +151,7 @@ class RunReplay:
         """
         if self.replay is None:
             return self._saved or {}
-        if not self._config.save_replay:
+        if not self._is_kept:
             return {}
         try:
             number = self.replay.save(self._folder)
@@ -226,9 +245,11 @@ def check_sizes(config: "ReplayConfig", n_step: int) -> None:
             f"learn_from ({config.learn_from:,}) is more than replay_rows ({config.replay_rows:,}):"
             " the replay would never hold enough to begin"
         )
-    if config.batch_size > config.learn_from:
+    batch = config.batch_size * learners_of(config)
+    if batch > config.learn_from:
+        of = "batch_size" if batch == config.batch_size else "batch_size of all learners"
         raise TrainingError(
-            f"batch_size ({config.batch_size:,}) is more than learn_from ({config.learn_from:,}):"
+            f"{of} ({batch:,}) is more than learn_from ({config.learn_from:,}):"
             " the first batch would hold steps more than once; raise learn_from"
         )
     environments = config.actors * config.envs_per_actor
@@ -253,7 +274,8 @@ def check_has_no_memory(model: nn.Module) -> None:
 
 def scaled(rate: LearningRate, config: "ReplayConfig") -> LearningRate:
     """The rate for batches of the config's size."""
-    by = RATE_RULES[config.scale_rate](config.batch_size / RATE_IS_FOR)
+    batch = config.batch_size * joint_learners_of(config)
+    by = RATE_RULES[config.scale_rate](batch / RATE_IS_FOR)
     return LearningRate(rate.start * by, rate.end * by)
 
 
@@ -268,17 +290,18 @@ def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:
 
     Once, when it comes: what is drawn often would count often.
     """
-    for rollout in rollouts:
-        seen = rollout.trajectory
-        if not rollout.steps:  # each environment was just reset: nothing to take a mean of
-            continue
-        learner.reward_clipper.count(seen)
-        if normalizes_values(learner.config):
-            reward, scale = torch.from_numpy(seen.reward[seen.valid]), learner.value_scale
-            scale.update(scale.seen(reward, reward))
-        if networks.has_normalizer(learner.model):
-            obs = trees.map_tree(lambda x: learner.to_device(x[:-1][seen.valid]), seen.obs)  # noqa: B023 - called at once
-            networks.update_normalizers(learner.model, obs)
+    seen = [rollout.trajectory for rollout in rollouts]
+    for trajectory in seen:
+        learner.reward_clipper.count(trajectory)
+    # Of no rows there are no means; but other learners may have some, and wait for this one's.
+    if learner.others is None and not any(rollout.steps for rollout in rollouts):
+        return
+    reward = torch.from_numpy(rewards(rollouts))
+    learner.count_values(reward, reward)
+    if networks.has_normalizer(learner.model):
+        obs = [trees.map_tree(lambda x: x[:-1][one.valid], one.obs) for one in seen]  # noqa: B023 - called at once
+        joined = trees.join(np.concatenate, obs)
+        learner.count_observations(trees.map_tree(learner.to_device, joined))
 
 
 def to_device(learner: Learner[Any], draw: Draw) -> Steps:

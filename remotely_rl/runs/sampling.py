@@ -17,7 +17,7 @@ from remotely_rl.acting.dial_in import Station, arrive
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
-from remotely_rl.config import sampling_of
+from remotely_rl.config import learners_of, sampling_of
 from remotely_rl.learning import threads
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.learning.sharing import SegmentWork, SharedLearner
@@ -34,23 +34,28 @@ def rounds(session: Session[Any], kind: type[Actor] = Actor, arrivals: bool = Fa
     """Starts actors of this kind, which sample in rounds; with `arrivals`, in processes that dial
     in.
 
-    The learner has all cores, unless its network is small: the actors rest while it learns.  If
-    the run is resumed, the actors continue where they were, if their environments can be saved.
+    The learner has all cores, or its share of them, unless its network is small: the actors rest
+    while it learns.  If the run is resumed, the actors continue where they were, if their
+    environments can be saved and there is one learner.
     """
     size = sum(parameter.numel() for parameter in session.learner.model.parameters())
-    _set_threads(threads.in_rounds(size), session)
+    shared = max(1, threads.in_rounds(size) // learners_of(session.learner.config))
+    _set_threads(shared, session)
     made = session.keep(Rounds(_actors(session, kind, arrivals)))
-    if session.saved:
+    if session.saved and learners_of(session.learner.config) == 1:
         paused = [one.numpy().tobytes() for one in session.saved["actors"]]
         if why := made.resume(paused):
             session.say(f"{why}: new games begin")
+    elif session.saved:
+        session.say("the environments of several learners are not saved: new games begin")
     return made
 
 
 def stream(session: Session[Any]) -> Stream[Rollout]:
     """Starts actors that never wait.  The learner has the cores that they leave, at least one."""
     config: impala.Config | appo.Config = session.learner.config
-    _set_threads(threads.beside(config.actors), session)
+    learners = learners_of(config)
+    _set_threads(max(1, threads.beside(config.actors * learners) // learners), session)
     actors: Any = _actors(session, Actor, config.arrivals)
     batch = config.batch_trajectories
     if isinstance(actors, CentralActor):  # one rollout has the trajectories of all
@@ -116,7 +121,9 @@ def _actors(
     if (mode := sampling_of(config)) != "local":
         halves = 2 if mode == "alternating" else 1
         # Half of the actors step while actions are computed, or none.
-        spare = threads.beside(config.actors // 2) if halves == 2 else threads.cores()
+        learners = learners_of(config)
+        stepping = config.actors * learners // 2 if halves == 2 else 0
+        spare = max(1, (threads.beside(stepping) if stepping else threads.cores()) // learners)
         seeds = [session.seed_of(number) for number in range(config.actors)]
         made = CentralActor(
             kind, config, learner.model, seeds, halves, config.learner_threads or spare,

@@ -19,10 +19,16 @@ Ctrl-C (or SIGTERM) makes `over` true; the loop ends where it is, and the sessio
 checkpoint and the curve.  A second Ctrl-C interrupts at once.  The session saves them too if the
 loop raises, because the learner is whole between updates; but if the learner is lost, the last
 checkpoint is kept as it is.  If the disk is full, the run says so and continues.
+
+A run with several learners (`ranks.py`) has a session in each, and the same loop.  After each round
+they tell each other what was sampled, so that all count alike and are equally far.  The session of
+rank 0 is the run's; the others write nothing, and end when it has.
 """
 
 import dataclasses
+import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -31,16 +37,19 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
+from remotely_rl import networks
 from remotely_rl.acting.actor import Rollout
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.stream import Stream
 from remotely_rl.config import Common
-from remotely_rl.environments import name_of
+from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
+from remotely_rl.learning.all_reduce import AllReduce
 from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import Threads, waited_s
@@ -49,7 +58,7 @@ from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.output import Output
 from remotely_rl.runs.process import Process
 from remotely_rl.runs.progress import Progress
-from remotely_rl.runs.recorder import Recorder
+from remotely_rl.runs.recorder import Recorder, Unrecorded
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.stopping import Stopping
 from remotely_rl.supervision import Crashes
@@ -71,9 +80,39 @@ class Saveable(Protocol):
 class Kept(Protocol):
     """What a run keeps in its folder beside the checkpoint."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it holds something to learn from."""
+        ...
+
     def save(self) -> dict[str, Any]:
         """Save it; return what the checkpoint has to say of it."""
         ...
+
+
+class Round(NamedTuple):
+    """What the learners tell each other after a round of their actors."""
+
+    steps: int
+    episodes: list[tuple[float, int]]
+    seconds: dict[str, float]  # by phase
+    minibatches: int  # that its experience can be cut into
+    is_ready: bool  # to draw from its replay, if there is one
+    clock_s: float  # since the run began; that of rank 0 counts
+
+
+@dataclasses.dataclass
+class Apart:
+    """How sessions count whose learners share a store: each goes on by itself.
+
+    `steps` are those of each learner's environments since they began, in memory that all share.
+    Rank 0 hears of the `rounds` of the others now and then, from `news`; they keep them until then.
+    """
+
+    rank: int
+    steps: NDArray[np.int64]
+    news: Callable[[], Sequence[Round]] = lambda: ()
+    rounds: deque[Round] = dataclasses.field(default_factory=deque)
 
 
 class Result(NamedTuple):
@@ -115,6 +154,8 @@ class Session(Generic[C]):
 
     result: Result
     learner: Learner[C]
+    others: AllReduce | None = None  # learners, which do the same; see `learn_with`
+    apart: Apart | None = None  # of a learner that shares a store
     opening: Sequence[str] = ()  # lines about the model, said at the start
     replay: Kept | None = None  # of a learner that has one
     threads: Threads | None = None  # of torch, if their number follows the load of the machine
@@ -129,9 +170,11 @@ class Session(Generic[C]):
         progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
         process: Process | None = None,
+        follows: Callable[[], str] | None = None,
     ):
+        """`follows`, of a session that is not the run's own, says why it is to end, once it is."""
         self.folder = folder
-        self._algorithm = algorithm
+        self.algorithm = algorithm
         self._config = config
         self.saved = saved  # the checkpoint that the run resumes from
         self._clock = clock
@@ -141,12 +184,20 @@ class Session(Generic[C]):
         self._steps_before = counters.env_steps
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
         self._process = process or Process()
-        self._stopping = Stopping(config, self.tally, self._process)
-        resumed_at_s = counters.seconds if saved else None
-        title = f"{algorithm} on {name_of(config.env)}"
-        self._output = Output(folder, title, config, resumed_at_s, progress)
-        self._recorder = Recorder(self._output, self.tally, config, self._checkpoint_content)
-        self.crashes = Crashes(self.say, config.max_crash_rate, keep=Logbook(folder.crashes))
+        self._listens = follows is None  # else it is the process of an actor
+        self._stopping = Stopping(config, self.tally, self._process, follows)
+        self._title = f"{algorithm} on {name_of(config.env)}"
+        self._recorder: Recorder | Unrecorded = Unrecorded()
+        keep: Callable[[Any], object] = lambda report: None
+        tell: Callable[[str], None] = print  # which the run's terminal shows as an actor's
+        if follows is None:
+            resumed_at_s = counters.seconds if saved else None
+            output = Output(folder, self._title, config, resumed_at_s, progress)
+            self._recorder = Recorder(output, self.tally, config, self._checkpoint_content)
+            keep, tell = Logbook(folder.crashes), self.say
+        self.crashes = Crashes(tell, config.max_crash_rate, keep=keep)
+        self._round: list[Round] = []  # the last one, of all learners
+        self._unreported: dict[str, float] = {}  # seconds spent since, by phase
         self._saveable: Saveable | None = None
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []
@@ -156,8 +207,9 @@ class Session(Generic[C]):
         self._at_end.callback(self._process.restore)
 
     def __enter__(self) -> "Session[C]":
-        self._process.listen()
-        for text in (f"{self._output.title}: {self.folder.path}", *self.opening):
+        if self._listens:
+            self._process.listen()
+        for text in (f"{self._title}: {self.folder.path}", *self.opening):
             self.say(text)
         return self
 
@@ -195,6 +247,10 @@ class Session(Generic[C]):
             self.tally.counters.best_return = max(best, self.tally.counters.best_return)
         self._saveable = learner
 
+    def learn_with(self, others: AllReduce) -> None:
+        """From here on this session's learner is one of several."""
+        self.others = self.learner.others = others
+
     def keep(self, actors: A) -> A:
         """Hands over actors, which the session closes when it ends.  Returns them."""
         self._actors = actors
@@ -220,11 +276,19 @@ class Session(Generic[C]):
         return stack([rollout.trajectory for rollout in rollouts])
 
     def take(self, actors: Rounds) -> list[Rollout]:
-        """Waits for a round, for a moment at most; returns its rollouts, none if it is not over."""
+        """Waits for a round, for a moment at most; returns its rollouts, none if it is not over.
+
+        With several learners, a round is over when those of all are.
+        """
         with self.spending("waiting"):
             rollouts = actors.take(timeout_s=POLL_S)
-        for rollout in rollouts:
-            self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
+            if self.others is not None:
+                rollouts = self._share(rollouts, self.others)
+        if self.apart is not None:
+            self._exchange_news(rollouts, self.apart)
+        if self.others is None:
+            for rollout in rollouts:
+                self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
         if not rollouts:
             # No checkpoint: actors cannot be saved during a round.
             self._recorder.write_due_row(self.seconds())
@@ -232,12 +296,84 @@ class Session(Generic[C]):
 
     def collect(self, actors: Rounds) -> Trajectory | None:
         """Waits for a round, for a moment at most; returns its trajectories side by side, or None
-        if it is not over or holds no experience."""
+        if it is not over or holds no experience.
+
+        Of several learners all have as many minibatches to learn from, or none learns: an update
+        takes the gradients of all.
+        """
         rollouts = self.take(actors)
         if not rollouts:
             return None
         trajectory = stack([rollout.trajectory for rollout in rollouts])
+        if self.others is not None:
+            minibatches = {of_one.minibatches for of_one in self._round}
+            return trajectory if len(minibatches) == 1 and min(minibatches) else None
         return trajectory if trajectory.valid.any() else None
+
+    def steps_of(self, rollouts: Sequence[Rollout]) -> int:
+        """The steps of a round that `take` has returned, those of all learners."""
+        if self.others is not None:
+            return sum(of_one.steps for of_one in self._round)
+        return sum(rollout.steps for rollout in rollouts)
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether all learners could draw from their replays when the last round was over."""
+        return all(of_one.is_ready for of_one in self._round)
+
+    def _share(self, rollouts: list[Rollout], others: AllReduce) -> list[Rollout]:
+        """Counts a round of this learner and the same one of the others; returns this one's.
+
+        Returns none if this session is over before the others are.
+        """
+        others.look()
+        if not rollouts:
+            return []
+        own = self._round_of(rollouts)
+        shared = others.exchange(json.dumps(own).encode(), self.over)
+        if shared is None:
+            return []
+        self._round = [Round(*json.loads(content)) for content in shared]
+        for of_one in self._round:
+            self._count_round(of_one)
+        return rollouts
+
+    def _exchange_news(self, rollouts: Sequence[Rollout], apart: Apart) -> None:
+        """Counts a round of this learner where others see it, and what is known of theirs."""
+        apart.steps[apart.rank] += sum(rollout.steps for rollout in rollouts)
+        if apart.rank and rollouts:
+            apart.rounds.append(self._round_of(rollouts))
+        for of_one in apart.news():
+            self._count_round(of_one)
+
+    def _count_round(self, of_one: Round) -> None:
+        episodes = [Episode(*episode) for episode in of_one.episodes]
+        self.tally.sampled(of_one.steps, episodes, of_one.seconds)
+
+    def _round_of(self, rollouts: Sequence[Rollout]) -> Round:
+        spent, self._unreported = self._unreported, {}
+        for rollout in rollouts:
+            for phase, seconds in rollout.seconds.items():
+                spent[phase] = spent.get(phase, 0.0) + seconds
+        return Round(
+            steps=sum(rollout.steps for rollout in rollouts),
+            episodes=[
+                (float(one.score), one.length) for rollout in rollouts for one in rollout.episodes
+            ],
+            seconds=spent,
+            minibatches=self._minibatches_of(rollouts),
+            is_ready=self.replay is None or self.replay.is_ready,
+            clock_s=self._clock() - self._began,
+        )
+
+    def _minibatches_of(self, rollouts: Sequence[Rollout]) -> int:
+        wanted: int = getattr(self._config, "minibatches", 1)
+        valid = [rollout.trajectory.valid for rollout in rollouts]
+        if networks.is_recurrent(self.learner.model):  # cut along the environments
+            rows = sum(one.shape[1] for one in valid) if any(map(np.any, valid)) else 0
+        else:
+            rows = sum(int(one.sum()) for one in valid)
+        return min(wanted, rows)
 
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
         """Waits for `count` trajectories, for a moment at most; returns them side by side, or None.
@@ -247,6 +383,9 @@ class Session(Generic[C]):
         """
         with self.spending("waiting"):
             rollout = actors.take(timeout_s=POLL_S)
+        if self.apart is not None:
+            self._exchange_news([] if rollout is None else [rollout], self.apart)
+            self.learner.optimizer.pull()  # what others have learnt meanwhile
         if rollout is None:
             self.tick()
             return None
@@ -263,6 +402,8 @@ class Session(Generic[C]):
     @property
     def env_steps(self) -> int:
         """Steps of experience since the beginning of the run."""
+        if self.apart is not None:
+            return self._steps_before + int(self.apart.steps.sum())
         return self.tally.counters.env_steps
 
     def seconds(self) -> float:
@@ -272,7 +413,8 @@ class Session(Generic[C]):
     @property
     def progress(self) -> float:
         """How much of the schedule of coefficients is over, from 0 to 1."""
-        return self._config.progress(self.env_steps, self.seconds())
+        seconds = self._round[0].clock_s if self._round else self.seconds()
+        return self._config.progress(self.env_steps, seconds)
 
     @contextmanager
     def spending(self, phase: str) -> Iterator[None]:
@@ -282,6 +424,9 @@ class Session(Generic[C]):
         yield
         spent = time.perf_counter() - start
         self.tally.spent(phase, spent)
+        group = self.others or self.apart
+        if group is not None and group.rank and phase == "learning":
+            self._unreported[phase] = self._unreported.get(phase, 0.0) + spent
         if phase == "learning":
             self._learning = spent, self._waited_s(phase) - waited_s
 
@@ -310,7 +455,7 @@ class Session(Generic[C]):
 
     def say(self, text: str) -> None:
         """Prints a line for the user."""
-        self._output.say(text)
+        self._recorder.say(text)
 
     def warn(self, topic: str, text: str) -> None:
         """Prints a line for the user, the first on its topic; nothing if it is empty."""
@@ -322,13 +467,15 @@ class Session(Generic[C]):
         if self._saveable is None:
             return None
         paused: list[bytes] = []
-        if isinstance(self._actors, Rounds) and path == self.folder.checkpoint:
+        # Else other learners are at other moments.
+        alone = self.others is None and self.apart is None
+        if isinstance(self._actors, Rounds) and path == self.folder.checkpoint and alone:
             paused = self._actors.pause()
         replay: dict[str, Any] = {}
         if self.replay is not None and path == self.folder.checkpoint:
             replay = {"replay": self.replay.save()}
         return replay | {
-            "algorithm": self._algorithm,
+            "algorithm": self.algorithm,
             "env": name_of(self._config.env),
             "learner": self._saveable.state(),
             "counters": dataclasses.asdict(self.tally.counters),

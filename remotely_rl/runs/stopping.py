@@ -1,5 +1,7 @@
 """When a run stops: at a limit of its config, or when it is asked to."""
 
+from collections.abc import Callable
+
 from remotely_rl.config import Common
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.process import Process
@@ -8,14 +10,22 @@ from remotely_rl.runs.process import Process
 class Stopping:
     """Remembers why the run stops, once it does."""
 
-    def __init__(self, config: Common, tally: Tally, process: Process):
+    def __init__(
+        self, config: Common, tally: Tally, process: Process,
+        follows: Callable[[], str] | None = None,
+    ):  # fmt: skip
+        """With `follows`, that alone decides: it returns a reason once there is one."""
         self.reason = ""
+        self._follows = follows
         self._config = config
         self._tally = tally
         self._process = process
 
     def is_due(self, seconds: float) -> bool:
         """Whether to stop, `seconds` after the run began."""
+        if self._follows is not None:
+            self.reason = self.reason or self._follows()
+            return bool(self.reason)
         self.reason = (
             self.reason
             or self._process.asked_to_stop

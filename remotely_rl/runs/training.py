@@ -16,11 +16,18 @@ import gymnasium
 from torch import nn
 
 from remotely_rl import networks
-from remotely_rl.config import Common
+from remotely_rl.config import Common, learners_of
 from remotely_rl.environments import name_of
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.learning.learner import Learner
-from remotely_rl.runs import checkpoint, earlier_names, model_summary, replaying, run_folder
+from remotely_rl.runs import (
+    checkpoint,
+    earlier_names,
+    model_summary,
+    ranks,
+    replaying,
+    run_folder,
+)
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.process import Process
 from remotely_rl.runs.run_folder import RunFolder
@@ -84,10 +91,11 @@ class Train(Generic[C]):
             config = config or config_of(self._config, self._algorithm, resume)
             if (result := already_over(self._algorithm, config, resume)) is not None:
                 return result
-        with begin(
+        begun = begin(
             self._algorithm, self._config, config, model, run, resume,
             prepare=self._prepare, learner=self._learner,
-        ) as session:  # fmt: skip
+        )  # fmt: skip
+        with begun as session, ranks.beside(session, self._loop, self._learner):
             self._loop(session)
         return session.result
 
@@ -111,6 +119,7 @@ def begin(
             run_folder.check_is_free(Path(run))
         earlier = None if resume is None else _reopened(algorithm, config, run, resume)
         config.check_run()
+        ranks.check(config)
         seen = probe(config)
         made = make_learner(prepare(config), model, seen, kind=learner)
         config.check_fits(made.model, made.actions)
@@ -152,7 +161,7 @@ def _reopened(
     saved = checkpoint.load(folder.checkpoint)
     if saved["env"] not in (name_of(config.env), earlier_names.of_environment(config.env)):
         raise TrainingError(f"{resume} is a run on {saved['env']}, not on {name_of(config.env)}")
-    if saved.get("replay"):
+    if saved.get("replay") and learners_of(config) == 1:
         of_replay: Any = config
         replaying.check_saved(of_replay, folder.path)
     return folder, saved

@@ -292,6 +292,10 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
             "No such option '--n-steps': here that is --rollout-steps",
         ),
         (["train", "dqn", "--n-steps", "1"], "here that is --rollout-steps or --n-step"),
+        (
+            ["train", "impala", "--learners", "2"],
+            "Error: impala has one learner, because its actor",
+        ),
         (["train", "impala", "--actors", "1.5"], "'1.5' is not a valid integer"),
         (["train", "impala", "--env", "grid.py"], "--env needs FILE.py:NAME with a file that exis"),
         (["train", "impala", "--env", "pong"], "did you mean 'ALE/Pong-v5'?"),

@@ -273,6 +273,18 @@ def test_a_gpu_that_is_there_is_taken_by_its_number(monkeypatch: pytest.MonkeyPa
     assert device_named("cuda:1") == torch.device("cuda", 1)
 
 
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_several_learners_are_a_field_or_it_is_said_why_not_and_who_can(name: str) -> None:
+    kind = algorithms.named(name).Config
+    if name in ("a2c", "ppo", "appo", "dqn", "c51", "rainbow"):
+        assert kind(learners=2).processes == 2 * kind().actors + 1
+        return
+    with pytest.raises(
+        TrainingError, match=f"^{name} has .*a2c, ppo, appo, dqn, c51 and rainbow can"
+    ):
+        kind(learners=2)
+
+
 def test_another_default_without_prose_keeps_the_prose_and_the_bounds() -> None:
     @dataclasses.dataclass(frozen=True)
     class Mine(ppo.Config):

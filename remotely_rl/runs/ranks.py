@@ -1,0 +1,340 @@
+"""The learners of a run with several: rank 0 in the process of the run, the others as actors.
+
+    with ranks.beside(session, loop, kind):
+        loop(session)
+
+Every rank has a learner, actors and perhaps a replay of its own, and runs the template's loop; what
+they compute together is in `learning/all_reduce.py`, and how their sessions differ in `session.py`.
+Rank 0 has made the model; the others begin with its parameters, and with a seed of their own.
+
+They average their gradients, or share a store (`learning/store.py`), where each goes on by itself:
+then rank 0 asks the others now and then what they have sampled, and one that dies is missed by
+nobody, which the run says.
+
+How it ends, where they average gradients:
+
+    rank 0 is over       it leaves its loop as it would alone, and raises the flag, memory that all
+                         share; the others see it wherever they wait, and close their actors
+    another rank dies    its connections close, so that the others stop in their next all-reduce;
+                         rank 0 finds out who has died and why, and raises LearnerLost, so that the
+                         last checkpoint is kept
+    rank 0 dies          the others are actors of its cluster, and end with it
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_all
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+import remotely
+from remotely.machine import gpus, this_machine
+from remotely_rl import networks
+from remotely_rl.acting import cluster
+from remotely_rl.config import Common, device_of, learners_of, shares_store
+from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.errors import LearnerLost, TrainingError
+from remotely_rl.learning import all_reduce
+from remotely_rl.learning.all_reduce import AllReduce, RankGone
+from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.store import SharedAddress, Sharing
+from remotely_rl.runs.run_folder import RunFolder
+from remotely_rl.runs.session import Apart, Round, Session
+from remotely_rl.supervision import failures
+
+C = TypeVar("C", bound=Common)
+Loop = Callable[[Session[Any]], None]
+
+KNOWN_S = 5.0  # until it is known which rank has died, once a connection is closed
+NEWS_EVERY_S = 0.2
+LEAVING_S = 5.0  # for the other ranks to close their actors
+
+
+class Ended(Exception):
+    """The run is over: raised in ranks other than 0, wherever they wait."""
+
+
+class Flag:
+    """Whether the run is over, for all of its processes."""
+
+    def __init__(self) -> None:
+        self._memory = remotely.SharedArray(1, np.uint8)
+
+    @property
+    def is_raised(self) -> bool:
+        return bool(self._memory.array[0])
+
+    def raise_it(self) -> None:
+        self._memory.array[0] = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What a rank other than 0 needs."""
+
+    algorithm: str
+    loop: Loop
+    kind: type[Learner[Any]]
+    config: Common
+    model: nn.Module
+    actions: Actions
+    saved: dict[str, Any] | None
+    run: Path  # for messages: this rank writes nothing there
+    meeting: Path
+    rank: int
+    size: int
+    over: Flag
+    shared: SharedAddress | None  # of those that share a store
+
+
+@remotely.remote_class
+class Rank:
+    """A learner that is not the first of its run."""
+
+    def __init__(self) -> None:
+        self._apart: Apart | None = None
+
+    def pid(self) -> int:
+        """The process that learns."""
+        return os.getpid()
+
+    def news(self) -> list[Round]:
+        """What was sampled since the last call, of a learner that shares a store."""
+        rounds = self._apart.rounds if self._apart is not None else ()
+        return [rounds.popleft() for _ in range(len(rounds))] if rounds else []
+
+    def run(self, part: Part) -> None:
+        """Learns until the run is over.  Raises what ends the loop in another way."""
+        torch.manual_seed(part.config.seed)
+
+        def look() -> None:
+            if part.over.is_raised:
+                raise Ended
+
+        def why() -> str:
+            return "the run is over" if part.over.is_raised else ""
+
+        learner = part.kind(part.config, part.model, part.actions)
+        session = Session(part.algorithm, part.config, RunFolder(part.run), part.saved, follows=why)
+        session.learner = learner
+        with contextlib.suppress(Ended), session:
+            if part.shared is not None:
+                sharing = Sharing.opened(part.shared)
+                session.at_end(sharing.close)
+                sharing.join(learner)
+                self._apart = session.apart = Apart(part.rank, sharing.steps)
+                part.loop(session)
+                return
+            device = device_of(part.config)
+            others = AllReduce(part.meeting, part.rank, part.size, device, look)
+            session.at_end(others.close)
+            session.learn_with(others)
+            try:
+                part.loop(session)
+            except RankGone:  # another one, which rank 0 will name; then this one is over too
+                until = time.monotonic() + 2 * KNOWN_S
+                while time.monotonic() < until:
+                    look()
+                    time.sleep(all_reduce.LOOK_S)
+                raise
+
+
+class Ranks:
+    """The other ranks, as rank 0 knows them."""
+
+    def __init__(self, parts: list[Part], say: Callable[[str], None]):
+        self._over = parts[0].over
+        self._say = say
+        self._go_on = parts[0].shared is not None  # when one dies
+        self._news: dict[int, Future[list[Round]]] = {}
+        self._asked_at = 0.0
+        self._actors: list[Rank] = []
+        self._calls: list[Future[None]] = []
+        self._gone: set[int] = set()
+        for part in parts:
+            try:
+                self._actors.append(_placed(part))
+            except failures.LOST as error:
+                self.close()
+                raise self._lost(part.rank, error) from error
+            self._calls.append(remotely.submit(self._actors[-1].run, part))
+
+    def look(self) -> None:
+        """Raises LearnerLost if one of them has ended, unless the others can go on."""
+        for rank, call in enumerate(self._calls, 1):
+            if not call.done() or rank in self._gone:
+                continue
+            error = call.exception()
+            lost = self._lost(rank, error)
+            if not self._go_on or not isinstance(error, failures.LOST):
+                raise lost
+            self._gone.add(rank)
+            self._say(f"{lost}; the others go on")
+
+    def news(self) -> list[Round]:
+        """What the others have sampled, as far as it is known by now; see `look`."""
+        self.look()
+        rounds: list[Round] = []
+        for rank, call in list(self._news.items()):
+            if call.done():
+                del self._news[rank]
+                rounds += [] if call.exception() else call.result()
+        if time.monotonic() >= self._asked_at + NEWS_EVERY_S:
+            self._asked_at = time.monotonic()
+            for rank, actor in enumerate(self._actors, 1):
+                if rank not in self._news and rank not in self._gone:
+                    self._news[rank] = remotely.submit(actor.news)
+        return rounds
+
+    def lost(self) -> LearnerLost:
+        """What to raise once a connection is closed: which rank has died, and why."""
+        until = time.monotonic() + KNOWN_S
+        while time.monotonic() < until:
+            try:
+                self.look()
+            except LearnerLost as lost:
+                return lost
+            wait_for_all(self._calls, all_reduce.LOOK_S, "FIRST_COMPLETED")
+        return LearnerLost("a learner has closed its connection to the others, and goes on")
+
+    def close(self) -> None:
+        """Ends them: in good order if they do so in time."""
+        self._over.raise_it()
+        for call in self._calls:
+            cluster.discard(call)
+        for news in self._news.values():
+            cluster.discard(news)
+        _, late = wait_for_all(self._calls, LEAVING_S)
+        for actor, call in zip(self._actors, self._calls, strict=True):
+            with contextlib.suppress(remotely.RemotelyError):
+                (remotely.kill if call in late else remotely.close)(actor)
+
+    def _lost(self, rank: int, error: BaseException | None) -> LearnerLost:
+        of = f"learner {rank}"
+        if error is None:
+            return LearnerLost(f"{of} has ended before the run")
+        if isinstance(error, TrainingError):
+            return LearnerLost(f"{of}: {error}")
+        return LearnerLost(f"{of} is lost: {failures.last_line(error)}")
+
+
+@contextlib.contextmanager
+def beside(session: Session[C], loop: Loop, kind: type[Learner[C]]) -> Iterator[None]:
+    """Within it, the other learners of a run are at work, if it has several."""
+    config = session.learner.config
+    size = learners_of(config)
+    sharing = None
+    # Of one learner only if it is asked for.
+    if shares_store(config) and (size > 1 or not shares_store(type(config))):
+        sharing = _sharing(session, size)
+        session.at_end(sharing.close)  # once the checkpoint is written
+    if size == 1:
+        yield
+        return
+    # Of this user alone, whatever the umask: who can write there could pose as a rank.
+    meeting = Path(tempfile.mkdtemp(prefix="remotely-learners-"))
+    ranks = Ranks(_parts(session, loop, kind, size, meeting, sharing), session.say)
+    try:
+        if sharing is not None:
+            session.apart = Apart(0, sharing.steps, ranks.news)
+            session.say(f"{size} learners, of {config.actors} actors each, share a store")
+            yield
+            return
+        others = AllReduce(meeting, 0, size, session.learner.device, ranks.look)
+        session.learn_with(others)
+        session.say(f"{size} learners, of {config.actors} actors each")
+        yield
+    except RankGone as gone:
+        raise ranks.lost() from gone
+    finally:
+        ranks.close()
+        if session.others is not None:
+            session.others.close()
+        shutil.rmtree(meeting, ignore_errors=True)
+
+
+def _sharing(session: Session[C], size: int) -> Sharing:
+    """What rank 0 begins with, or the run had, in memory that all share."""
+    learner = session.learner
+    if session.saved is not None:
+        learner.load(session.saved["learner"])
+    sharing = Sharing.begun(learner, size)
+    sharing.join(learner)
+    return sharing
+
+
+def check(config: Common) -> None:
+    """Raises TrainingError if this machine cannot have the learners that a config asks for."""
+    size = learners_of(config)
+    if size == 1:
+        return
+    if os.environ.get("REMOTELY_LOCAL") == "1":
+        raise TrainingError(
+            f"learners={size} are processes, and REMOTELY_LOCAL=1 runs all in one: unset it, or"
+            " set learners to 1"
+        )
+    if config.actors == 0 or getattr(config, "arrivals", False):
+        what = "arrivals" if config.actors else "actors=0"
+        raise TrainingError(
+            f"learners={size} have a fixed number of actors each: {what} is for one learner"
+        )
+    device = device_of(config)
+    given: str = getattr(config, "device", "cpu")
+    if device.type == "cuda":
+        there = torch.cuda.device_count()
+        if device.index is not None:
+            raise TrainingError(
+                f"learners={size} take a GPU each, and device={given} names one: use cuda"
+            )
+        if size > there:
+            raise TrainingError(
+                f"learners={size} take a GPU each, and torch sees {there}: set learners to"
+                f" {there} at most, or use --device cpu"
+            )
+    if not shares_store(config):
+        all_reduce.check_available(device)
+
+
+def _parts(
+    session: Session[C], loop: Loop, kind: type[Learner[C]], size: int, meeting: Path,
+    sharing: Sharing | None,
+) -> list[Part]:  # fmt: skip
+    learner, over = session.learner, Flag()
+    saved = session.saved
+    if saved is not None:  # actors and replay are those of rank 0
+        saved = {**saved, "actors": [], "replay": {}}
+    model = networks.copy_to_cpu(learner.model)
+    made = []
+    for rank in range(1, size):
+        words = [learner.config.seed, rank]
+        seed = int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
+        config = dataclasses.replace(learner.config, seed=seed)
+        part = Part(
+            session.algorithm, loop, kind, config, model, learner.actions, saved,
+            session.folder.path, meeting, rank, size, over,
+            None if sharing is None else sharing.address,
+        )  # fmt: skip
+        made.append(part)
+    return made
+
+
+def _placed(part: Part) -> Rank:
+    """A rank on this machine, with a GPU of its own if it computes there."""
+    # A second call asks for news while the first one learns.
+    options: dict[str, Any] = {"concurrency": 1 if part.shared is None else 2}
+    if not cluster.is_own():
+        options["machine"] = this_machine.machine_name()
+    if device_of(part.config).type == "cuda":
+        # The one that rank 0 does not see as its first.  CUDA_VISIBLE_DEVICES goes by names.
+        options["env"] = {gpus.VARIABLE: gpus.visible()[part.rank]}
+    return remotely.options(Rank, **options)()

@@ -1,0 +1,324 @@
+"""A store of parameters: its layout and rules by hand, and that no chunk is ever torn."""
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remotely
+from remotely_rl import a2c
+from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.learning import store as stores
+from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.store import (
+    Accumulated,
+    Layout,
+    Statistics,
+    Store,
+    StoreOptimizer,
+    in_turn,
+)
+from tests.remotely_rl import toys
+
+KINDS: dict[str, stores.MakeOptimizer] = {
+    "Adam": lambda p: torch.optim.Adam(p, lr=1e-2, eps=1e-5, fused=True),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-2, eps=1e-5, weight_decay=0.0, fused=True),
+    "RMSProp": lambda p: torch.optim.RMSprop(p, lr=1e-2, alpha=0.99, eps=1e-4),
+}
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Store]]:
+    """Stores to close."""
+    made: list[Store] = []
+    yield made
+    for store in made:
+        store.close()
+
+
+def new(opened: list[Store], parameters: int, moments: int = 2) -> Store:
+    opened.append(Store(Layout.of([parameters], moments, counters=4)))
+    return opened[-1]
+
+
+def again(opened: list[Store], store: Store) -> Store:
+    opened.append(Store.opened(store.address))
+    return opened[-1]
+
+
+# --- layout and turns -----------------------------------------------------------------------------
+
+
+def test_chunks_cover_all_parameters_once_and_places_do_not_overlap() -> None:
+    # floor(100 / 3) + 1 = 34 each.  The first cut is 4 into the second parameter, so at its begin;
+    # the second 38 into it, so at 32.
+    layout = Layout.of([30, 70], 2, counters=4)
+    assert layout.slices == [slice(0, 30), slice(30, 62), slice(62, 100)]
+    assert [layout.length(chunk) for chunk in range(3)] == [90, 96, 114]
+    # 7 words of counters and indices; then two places of 360 bytes, of 384 and of 456.
+    assert [layout.place(chunk, 0) for chunk in range(3)] == [56, 776, 1544]
+    assert layout.place(2, 1) == 2000
+    assert layout.nbytes == 2456
+
+
+def test_fewer_parameters_than_chunks_leave_some_empty(opened: list[Store]) -> None:
+    store = new(opened, 1)
+    assert sorted(store.layout.length(chunk) for chunk in range(3)) == [0, 0, 3]
+    store.write_all(torch.ones(3, 1))
+    assert store.read().tolist() == [[1.0]] * 3
+
+
+def test_chunks_that_are_taken_wait_while_others_are_stepped() -> None:
+    now, tries = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def try_lock(chunk: int) -> bool:
+        tries.append(chunk)
+        return chunk != 0 or now[0] > 1.5e-3  # the first is another's, for a millisecond and a half
+
+    got = list(in_turn(range(3), try_lock, clock=lambda: now[0], sleep=sleep))
+    assert got == [1, 2, 0]
+    assert 1e-3 < now[0] < 2e-3  # a millisecond for the first, nothing for the others, the rest
+    assert tries.count(1) == tries.count(2) == 1
+
+
+def test_a_lock_keeps_others_out_readers_let_each_other_in(opened: list[Store]) -> None:
+    one = new(opened, 9)
+    other = again(opened, one)
+    assert one.try_lock(0)
+    assert not other.try_lock(0)
+    assert not other.try_lock(0, alone=False)
+    assert other.try_lock(1)
+    one.unlock(0)
+    assert other.try_lock(0, alone=False)
+    assert one.try_lock(0, alone=False)
+    assert not one.try_lock(0)
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def vector_of(model: nn.Module) -> Tensor:
+    return torch.cat([part.detach().flatten() for part in model.parameters()])
+
+
+def filled(opened: list[Store], model: nn.Module, moments: int) -> Store:
+    """A store as it is before the first step."""
+    vector = vector_of(model)
+    store = Store(Layout.of([part.numel() for part in model.parameters()], moments, counters=4))
+    opened.append(store)
+    store.write_all(torch.cat([vector[None], torch.zeros(moments, len(vector))]))
+    return store
+
+
+def loss_of(model: nn.Module, seed: int) -> Any:
+    torch.manual_seed(seed)
+    policy, value = model(torch.randn(5, 2))
+    return policy.square().mean() + value.square().mean()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_learner_on_a_store_is_plain_bit_by_bit(kind: str, opened: list[Store]) -> None:
+    plain, shared = toys.network(), toys.network()
+    store = filled(opened, shared, moments=1 if kind == "RMSProp" else 2)
+    optimizers: list[Any] = [
+        KINDS[kind](list(plain.parameters())),
+        StoreOptimizer(list(shared.parameters()), store, KINDS[kind]),
+    ]
+    for step in range(20):
+        for model, optimizer in zip((plain, shared), optimizers, strict=True):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-2 / (1 + step)
+            optimizer.step()
+    assert torch.equal(toys.weights(plain), toys.weights(shared))
+    assert torch.equal(store.read()[0], vector_of(shared))
+
+
+@pytest.mark.parametrize("every", [2, 3, 4])
+def test_steps_told_k_at_a_time_are_those_of_plain_adam(every: int, opened: list[Store]) -> None:
+    plain, shared = toys.network().double(), toys.network()
+    store = filled(opened, shared, 2)
+    optimizers: list[Any] = [
+        torch.optim.Adam(plain.parameters(), lr=1e-2, eps=1e-5),
+        StoreOptimizer(list(shared.parameters()), store, KINDS["Adam"], every),
+    ]
+    for number in range(12):
+        for model, optimizer in zip((plain, shared), optimizers, strict=True):
+            random = torch.Generator().manual_seed(number)
+            for parameter in model.parameters():
+                gradient = torch.randn(parameter.shape, generator=random)
+                parameter.grad = gradient.to(parameter.dtype)
+            optimizer.step()
+    torch.testing.assert_close(store.read()[0], vector_of(plain).float(), rtol=1e-5, atol=1e-5)
+    assert torch.equal(store.read()[0], vector_of(shared))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_accumulated_steps_of_adam_are_those_worked_by_hand(k: int) -> None:
+    # Gradients 1, -0.5 and 2 from p = 1, lr 0.1; their Adam adds its epsilon of 1e-5 to the root
+    # of the second moment as it is, and corrects both moments' bias in the rate.
+    p, m, v = 1.0, 0.0, 0.0
+    centre = [torch.tensor([x], dtype=torch.float64) for x in (p, m, v)]
+    told = Accumulated(0.9, 0.999)
+    for t, gradient in enumerate((1.0, -0.5, 2.0), 1):
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        rate = 0.1 * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+        step = -rate * m / (math.sqrt(v) + 1e-5)
+        p += step
+        told.add(*(torch.tensor([x], dtype=torch.float64) for x in (step, gradient)))
+        if t % k == 0 or t == 3:
+            centre, told = told.merged(*centre), told.cleared()
+    assert [float(x) for x in centre] == pytest.approx([p, m, v], abs=1e-15)
+    parameter, mean, square = (float(part) for part in centre)
+    assert parameter == pytest.approx(0.8076033663, abs=1e-9)
+    assert mean == pytest.approx(0.236, abs=1e-12)
+    assert square == pytest.approx(0.00524775100, abs=1e-12)
+
+
+def test_the_steps_of_two_learners_add_up(opened: list[Store]) -> None:
+    # Without moments to speak of, a step of SGD: RMSProp with decay 0 moves by lr each time.
+    store = new(opened, 6, moments=1)
+    models = [nn.Linear(5, 1) for _ in range(2)]
+    store.write_all(torch.zeros(2, 6))
+    make: stores.MakeOptimizer = lambda p: torch.optim.RMSprop(p, lr=0.1, alpha=0.0, eps=0.0)
+    learners = [
+        StoreOptimizer(list(model.parameters()), one, make)
+        for model, one in zip(models, (store, again(opened, store)), strict=True)
+    ]
+    for number in (0, 1, 0):
+        for parameter in models[number].parameters():
+            parameter.grad = torch.full_like(parameter, 3.0)
+        learners[number].step()
+    assert store.read()[0].tolist() == pytest.approx([-0.3] * 6)
+    assert vector_of(models[1]).tolist() == pytest.approx([-0.2] * 6)  # what it has written itself
+    learners[1].pull()
+    assert vector_of(models[1]).tolist() == pytest.approx([-0.3] * 6)
+
+
+def test_learners_count_into_the_same_statistics_and_scale(opened: list[Store]) -> None:
+    config = a2c.Config(env=toys.Guess, device="cpu", reward_clip=0.0)
+    alone, *both = [Learner(config, toys.network(), Discrete(2)) for _ in range(3)]
+    counted = Statistics.of(alone)
+    opened.append(Store(Layout.of([len(counted)], 0, chunks=1)))
+    opened[0].write_all(counted[None])
+    for learner, store in zip(both, (opened[0], again(opened, opened[0])), strict=True):
+        learner.statistics = Statistics(store)
+    random = torch.Generator().manual_seed(1)
+    for learner in (*both, *both):
+        obs, targets = torch.rand(14, 2, generator=random), torch.rand(14, generator=random)
+        for one in (learner, alone):
+            one.count_observations(obs)
+            one.count_values(targets, targets)
+    assert torch.equal(Statistics.of(both[1]), Statistics.of(alone))  # who counted last
+    assert torch.equal(opened[0].value(0)[0], Statistics.of(alone))
+    assert not torch.equal(Statistics.of(both[0]), Statistics.of(alone))
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def push_constants(address: stores.Address, number: int, pushes: int) -> None:
+    """Write vectors of one number over and over; count pushes, and chunks found torn."""
+    store = Store.opened(address)
+    done = 0
+    while done < pushes or not pushes:
+        for chunk in store.each():
+            seen = store.value(chunk)
+            if not bool((seen == seen[0, 0]).all()):
+                store.counters[3] += 1
+            store.write(chunk, torch.full_like(seen, float(1000 * number + done % 1000)))
+        done += 1
+        store.counters[number] = done
+
+
+@remotely.remote_class
+class Pusher:
+    """A learner that only pushes, in a process of its own."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def push(self, address: stores.Address, number: int, pushes: int) -> None:
+        push_constants(address, number, pushes)
+
+
+@pytest.mark.parametrize(
+    "pushes", [100, pytest.param(50_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
+def test_no_chunk_is_torn_by_learners_that_push_at_once(pushes: int, opened: list[Store]) -> None:
+    store = new(opened, 3_000, moments=1)
+    pushers = [Pusher(), Pusher()]
+    calls = [
+        remotely.submit(pusher.push, store.address, number, pushes)
+        for number, pusher in enumerate(pushers)
+    ]
+    looks = 0
+    while not all(call.done() for call in calls):
+        for chunk in store.each(alone=False):
+            seen = store.value(chunk)
+            assert bool((seen == seen[0, 0]).all())
+        looks += 1
+    for call in calls:
+        call.result()
+    assert store.counters.tolist() == [pushes, pushes, 0, 0]
+    assert looks > 0
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.chaos)])
+def test_a_learner_that_is_killed_under_a_lock_stops_no_other(
+    kills: int, opened: list[Store]
+) -> None:
+    store = new(opened, 3_000, moments=1)
+    survivor = Pusher()
+    going_on = remotely.submit(survivor.push, store.address, 0, 0)
+    random = torch.Generator().manual_seed(kills)
+    try:
+        for _ in range(kills):
+            victim = Pusher()
+            pid = victim.pid()
+            call = remotely.submit(victim.push, store.address, 1, 0)
+            before = int(store.counters[1])
+            while store.counters[1] == before:
+                time.sleep(1e-3)
+            time.sleep(float(torch.rand(1, generator=random)) * 1e-3)
+            os.kill(pid, signal.SIGKILL)  # nearly always under a lock: it does nothing else
+            with pytest.raises(remotely.ActorDied):
+                call.result()
+            before = int(store.counters[0])
+            until = time.monotonic() + 10
+            while store.counters[0] < before + 3:
+                assert time.monotonic() < until
+                time.sleep(1e-3)
+        assert store.counters[3] == 0
+    finally:
+        remotely.kill(survivor)
+        assert going_on.exception() is not None
+    for chunk in store.each():
+        seen = store.value(chunk)
+        assert bool((seen == seen[0, 0]).all())
+
+
+def test_threads_that_wait_for_a_chunk_get_it_when_it_is_free(opened: list[Store]) -> None:
+    one = new(opened, 30)
+    other = again(opened, one)
+    assert one.try_lock(1)
+    got: list[int] = []
+    waiting = threading.Thread(target=lambda: got.extend(other.each()))
+    waiting.start()
+    while len(got) < 2:
+        time.sleep(1e-3)
+    one.unlock(1)
+    waiting.join()
+    assert got == [0, 2, 1]

@@ -1,0 +1,238 @@
+"""Runs with several learners, each in a process: that they learn as one, and how they end."""
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import remotely
+from remotely_rl import a2c, appo, dqn, ppo, rainbow
+from remotely_rl.errors import LearnerLost, TrainingError
+from remotely_rl.runs import checkpoint, metrics, ranks
+from tests.remotely_rl import toys
+
+pytestmark = pytest.mark.usefixtures("no_curve")
+
+GIVEN: dict[str, Any] = {
+    "env": toys.Guess, "actors": 1, "envs_per_actor": 4, "rollout_steps": 8, "device": "cpu",
+    "learner_threads": 1, "learners": 2, "log_interval_s": 1e6, "checkpoint_interval_s": 1e6,
+}  # fmt: skip
+A2C = a2c.Config(**GIVEN, random_start=0, total_steps=7_000)
+OF_REPLAY: dict[str, Any] = {"learn_from": 64, "batch_size": 16, "replay_ratio": 4.0}
+RUNS: dict[str, tuple[Any, Any]] = {
+    # More than a hundred updates each, after which the learners compare their parameters.
+    "a2c": (a2c, A2C),
+    "ppo": (ppo, ppo.Config(**GIVEN, overlap=True, total_steps=7_000)),
+    "rainbow": (rainbow, rainbow.Config(**GIVEN, **OF_REPLAY, total_steps=1_500)),
+}
+
+
+def the_rank() -> int:
+    """The process of the learner that is not the first, once it is there."""
+    while not (found := [one.pid for one in remotely.actors() if one.class_name == "Rank"]):
+        time.sleep(0.01)
+    return found[0]
+
+
+def meanwhile(act: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def until_updates(run: Path) -> None:
+    """Waits for the first row, which the first update after a game has."""
+    while not metrics.read(run / "metrics.csv"):
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_two_learners_stay_equal_count_all_steps_and_resume(name: str, tmp_path: Path) -> None:
+    algorithm, config = RUNS[name]
+    result = algorithm.train(config, run=tmp_path / "run")
+    assert result.ended == f"{config.total_steps:,} steps are done"
+    steps_of_a_round = 2 * 4 * 8
+    assert config.total_steps <= result.env_steps < config.total_steps + steps_of_a_round
+    assert result.updates >= 100
+    assert result.episodes > 0.4 * result.env_steps  # a step and a reset each, of both
+    kept = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
+    assert kept["counters"]["env_steps"] == result.env_steps
+    more = dataclasses.replace(config, total_steps=config.total_steps + 500)
+    resumed = algorithm.train(more, resume=tmp_path / "run")
+    assert resumed.env_steps >= more.total_steps
+    assert resumed.updates > result.updates
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_run_bit_by_bit(tmp_path: Path) -> None:
+    config = dataclasses.replace(A2C, learners=3, total_steps=2_000)
+    for name in ("one", "other"):
+        a2c.train(config, run=tmp_path / name)
+    toys.assert_same_bits(tmp_path / "one", tmp_path / "other")
+
+
+@pytest.mark.chaos
+def test_a_rank_that_is_killed_ends_the_run_which_names_it_and_keeps_the_checkpoint(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    a2c.train(dataclasses.replace(A2C, total_steps=200), run=tmp_path / "run")
+    before = (tmp_path / "run" / "checkpoint.pt").read_bytes()
+    killed: list[float] = []
+
+    def kill() -> None:
+        pid = the_rank()
+        time.sleep(0.2)  # anywhere: as it starts, or as it learns
+        os.kill(pid, signal.SIGKILL)
+        killed.append(time.monotonic())
+
+    killing = meanwhile(kill)
+    endless = dataclasses.replace(A2C, total_steps=0)
+    with pytest.raises(LearnerLost, match=r"learner 1 is lost: .*SIGKILL"):
+        a2c.train(endless, resume=tmp_path / "run")
+    assert time.monotonic() - killed[0] < 10
+    killing.join()
+    assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == before
+    assert "the last good checkpoint is kept: --resume" in capfd.readouterr().out
+
+
+def test_ctrl_c_ends_all_learners_in_good_order(tmp_path: Path) -> None:
+    config = dataclasses.replace(A2C, total_steps=0)
+
+    def interrupt() -> None:
+        until_updates(tmp_path / "run")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = meanwhile(interrupt)
+    result = a2c.train(config, run=tmp_path / "run")
+    interrupting.join()
+    assert result.ended == "stopped by SIGINT"
+    kept = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
+    assert kept["counters"]["updates"] == result.updates > 0
+    assert not [one for one in remotely.actors() if one.class_name in ("Rank", "Actor")]
+
+
+ON_STORE: dict[str, tuple[Any, Any]] = {
+    "appo": (appo, appo.Config(**GIVEN, total_steps=2_000)),
+    **{
+        name: (
+            RUNS[name][0],
+            dataclasses.replace(RUNS[name][1], learners_share="store", total_steps=2_000),
+        )
+        for name in ("a2c", "rainbow")
+    },
+}
+
+
+# --- a store --------------------------------------------------------------------------------------
+
+ALONE: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a2c": (a2c, {"total_steps": 1_000}),
+    "dqn": (dqn, {**OF_REPLAY, "total_steps": 400}),
+    "noisy": (dqn, {**OF_REPLAY, "noisy": True, "prioritized_alpha": 0.5, "total_steps": 300}),
+}
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("name", ALONE)
+def test_one_learner_on_a_store_is_a_run_without_one_bit_by_bit(name: str, tmp_path: Path) -> None:
+    algorithm, changes = ALONE[name]
+    given = {**GIVEN, "learners": 1, **changes}
+    for share in ("gradients", "store"):
+        config = algorithm.Config(**given, learners_share=share)
+        algorithm.train(config, run=tmp_path / share)
+    toys.assert_same_bits(tmp_path / "gradients", tmp_path / "store")
+    longer = {**given, "total_steps": given["total_steps"] + 200}
+    for share in ("gradients", "store"):
+        config = algorithm.Config(**longer, learners_share=share)
+        algorithm.train(config, resume=tmp_path / share)
+    toys.assert_same_bits(tmp_path / "gradients", tmp_path / "store")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a2c", "rainbow", "appo"])
+def test_learners_that_share_a_store_count_all_steps_and_resume(name: str, tmp_path: Path) -> None:
+    algorithm, config = ON_STORE[name]
+    result = algorithm.train(config, run=tmp_path / "run")
+    assert result.ended == "2,000 steps are done"
+    assert result.episodes > 0.4 * result.env_steps
+    updates = result.env_steps // 64  # of rank 0 alone, whose rounds are half of all, about
+    assert name != "a2c" or result.updates > updates / 4
+    more = dataclasses.replace(config, total_steps=2_500)
+    resumed = algorithm.train(more, resume=tmp_path / "run")
+    assert resumed.env_steps >= 2_500
+    assert resumed.updates > result.updates
+
+
+@pytest.mark.chaos
+def test_a_learner_on_a_store_that_is_killed_is_missed_by_nobody(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = dataclasses.replace(A2C, learners_share="store", learners=3, total_steps=0)
+
+    def act() -> None:
+        until_updates(tmp_path / "run")
+        os.kill(the_rank(), signal.SIGKILL)
+        while "the others go on" not in capfd.readouterr().out:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    acting = meanwhile(act)
+    result = a2c.train(config, run=tmp_path / "run")
+    acting.join()
+    assert result.ended == "stopped by SIGINT"
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_more_learners_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    config = dataclasses.replace(A2C, device="cuda", learners=3)
+    with pytest.raises(TrainingError, match=r"learners=3 .* torch sees 2: set learners to 2"):
+        ranks.check(config)
+    with pytest.raises(TrainingError, match=r"device=cuda:1 names one: use cuda"):
+        ranks.check(dataclasses.replace(config, device="cuda:1", learners=2))
+
+
+def test_actors_that_come_as_they_like_are_refused() -> None:
+    for config, what in (
+        (appo.Config(learners=2, actors=0), "actors=0"),
+        (ppo.Config(learners=2, arrivals=True), "arrivals"),
+    ):
+        with pytest.raises(TrainingError, match=f"{what} is for one learner"):
+            ranks.check(config)
+
+
+@pytest.mark.usefixtures("local")
+def test_learners_without_processes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="REMOTELY_LOCAL=1 runs all in one: unset it"):
+        a2c.train(A2C, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_kind_of_sharing_is_answered_with_the_closest() -> None:
+    with pytest.raises(
+        TrainingError, match=r"gradients or store, not 'stor', did you mean 'store'"
+    ):
+        a2c.Config(learners_share="stor")
+    of_ppo: Any = {"learners_share": "store"}
+    with pytest.raises(TrainingError, match=r"a2c, dqn, c51 and rainbow can share a store"):
+        ppo.Config(**of_ppo)
+    with pytest.raises(TrainingError, match="with learners_share=store it must be 0"):
+        dqn.Config(learners_share="store", reset_interval=5).check_run()
+
+
+def test_a_batch_of_all_learners_has_to_be_there_before_the_first_update() -> None:
+    config = dqn.Config(learners=4, batch_size=128, learn_from=400)
+    with pytest.raises(TrainingError, match=r"batch_size of all learners \(512\) is more than"):
+        config.check_run()
