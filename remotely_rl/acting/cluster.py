@@ -58,7 +58,7 @@ def begin() -> threading.Thread:
 
     It imports torch for its actors while this process does.  What goes wrong, `connect` tells.
     """
-    beginning = threading.Thread(target=_begin, daemon=True)
+    beginning = threading.Thread(target=_begin)  # no daemon: what it has started is to be ended
     beginning.start()
     return beginning
 

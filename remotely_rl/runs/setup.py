@@ -115,7 +115,8 @@ def beside(work: Callable[[], object]) -> threading.Thread:
         with contextlib.suppress(Exception):
             work()
 
-    working = threading.Thread(target=tried, daemon=True)
+    # No daemon: an interpreter that ends would end it within torch's C++, which aborts the process.
+    working = threading.Thread(target=tried)
     working.start()
     return working
 

@@ -2,7 +2,7 @@
 
     python -m tools.bench_rl.gpu --minutes 9 --json gpu.json      # on a machine with a GPU
     python -m tools.bench_rl.gpu --only pong_1 alternating_84
-    python -m tools.bench_rl.gpu --minutes 25 --only breakout_400
+    python -m tools.bench_rl.gpu --minutes 25 --only breakout_400 # the one part that is long
     python -m tools.bench_rl.gpu --read gpu.json --write          # into docs/benchmarks.md
     python -m tools.bench_rl.gpu --device cpu --quick             # tiny, to see that all of it runs
 
