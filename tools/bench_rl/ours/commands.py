@@ -28,7 +28,7 @@ BREAKOUT = [
     "--entropy-coef-end", "0.005", "--anneal-steps", "20000000",
 ]  # fmt: skip
 # What took the fewest seconds of what was tried: small rounds, which more games would not make.
-FEW_GAMES = ["--envs-per-actor", "6", "--minibatches", "8"]
+FEW_GAMES = ["--envs-per-actor", "6", "--rollout-steps", "64", "--minibatches", "8"]
 
 
 def pong(turn: Asked) -> None:

@@ -23,8 +23,18 @@ REPLAYED: dict[str, Any] = {
 }  # fmt: skip
 
 PARTS: dict[str, tuple[ModuleType, dict[str, Any]]] = {
-    "alternating": (ppo, {**ROUNDS, "sampling": "alternating"}),
-    "central": (ppo, {**ROUNDS, "sampling": "central"}),
+    # Of two actors a core one half steps at a time.
+    "alternating": (
+        ppo,
+        {
+            **ROUNDS,
+            "sampling": "alternating",
+            "overlap": True,
+            "actors": 2 * cores(),
+            "envs_per_actor": 8,
+        },
+    ),
+    "central": (ppo, {**ROUNDS, "sampling": "central", "overlap": True}),
     "local": (ppo, {**ROUNDS, "sampling": "local", "overlap": True}),
     "impala": (
         impala,
