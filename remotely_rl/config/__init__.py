@@ -9,9 +9,17 @@ bounds are checked when a Config is made.
 """
 
 from remotely_rl.config import fields
-from remotely_rl.config.common import Common, device_named, device_of, target_kl_of
+from remotely_rl.config.common import (
+    Common,
+    device_named,
+    device_of,
+    rate_factor,
+    target_kl_of,
+)
 
-__all__ = ["GROUPS", "Common", "device_named", "device_of", "fields", "target_kl_of"]
+__all__ = [
+    "GROUPS", "Common", "device_named", "device_of", "fields", "rate_factor", "target_kl_of",
+]  # fmt: skip
 
 # How `remotely-rl train ALGORITHM --help` groups the fields; the others are under Learning.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -21,9 +29,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "life_loss_is_terminal", "reward_clip", "step_timeout_s", "max_crash_rate",
     ),
     "Sampling": (
-        "arrivals", "envs_per_actor", "rollout_steps", "overlap", "batch_trajectories", "ahead",
-        "max_staleness", "predictors", "adjust_s", "most_agents", "predict_requests",
-        "predict_wait_ms", "explore_steps", "epsilon", "epsilon_spread",
+        "arrivals", "envs_per_actor", "batch_rows", "rollout_steps", "overlap",
+        "batch_trajectories", "ahead", "max_staleness", "predictors", "adjust_s", "most_agents",
+        "predict_requests", "predict_wait_ms", "explore_steps", "epsilon", "epsilon_spread",
     ),
     "Replay": (
         "replay_rows", "learn_from", "replay_ratio", "batch_size", "n_step", "prioritized_alpha",

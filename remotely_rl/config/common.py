@@ -1,7 +1,8 @@
 """The settings that all algorithms have, and how they travel with an environment's spec."""
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
 
 import gymnasium
@@ -20,13 +21,20 @@ from remotely_rl.environments import (
     is_atari,
 )
 from remotely_rl.environments.action_spaces import Actions, described
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.networks import precision
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 from remotely_rl.supervision import rate, watchdog
 from remotely_rl.trees import Tree
 
 STEERED_TO = 0.01  # nats; see target_kl_of
+# How a learning rate follows the size of a batch.  Stooke and Abbeel 2018 have the square root for
+# A2C, and leave the rates of the DQN family alone up to batches of 2,048.
+RATE_RULES: dict[str, Callable[[float], float]] = {
+    "none": lambda ratio: 1.0,
+    "sqrt": math.sqrt,
+    "linear": lambda ratio: ratio,
+}
 ATARI_SIZE, ATARI_STACK = 42, 4  # of images in Atari games, unless others are asked for
 
 
@@ -117,6 +125,7 @@ class Common:
     def __post_init__(self) -> None:
         settings.check(self)
         precision.check(self.precision)
+        rate_factor(self)
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
@@ -236,6 +245,19 @@ def target_kl_of(config: Any) -> float:
     if given is None:  # a rate that is given holds
         return STEERED_TO if config.learning_rate is None else 0.0
     return given
+
+
+def rate_factor(config: Any) -> float:
+    """What a config's learning rates are multiplied by: its `rate_rule` of its `rate_ratio`.
+
+    1 where a config has no rule.  Raises TrainingError for a rule that does not exist.
+    """
+    rule: str = getattr(config, "rate_rule", "none")
+    if rule not in RATE_RULES:
+        raise TrainingError(
+            f"rate_rule must be {', '.join(RATE_RULES)}, not {rule!r}{nearest(rule, RATE_RULES)}"
+        )
+    return RATE_RULES[rule](getattr(config, "rate_ratio", 1.0))
 
 
 def device_of(config: Common) -> torch.device:

@@ -87,7 +87,7 @@ def test_one_pass_over_a_whole_round_is_the_update_of_a2c() -> None:
         "gae_lambda": 0.9, "learning_rate": 0.01,
     }  # fmt: skip
     ours = Learner(ppo.Config(epochs=1, minibatches=1, target_kl=0.0, **same), toys.network(), COIN)
-    theirs = Learner(a2c.Config(**same), toys.network(), COIN)
+    theirs = Learner(a2c.Config(rate_rule="none", **same), toys.network(), COIN)
     assert ours.learning_rate.end == theirs.learning_rate.end
     trajectory = toys.actor(ours.config, ours.model).sample().trajectory
     ppo.update(ours, trajectory, 0.5)
