@@ -40,7 +40,7 @@ class Player:
 
     def __init__(self, config: Common, seed: int):
         self.watch = watch(config, config.envs_per_actor)
-        self.steps = config.rollout_steps
+        self.steps: int = config.comes_to("rollout_steps")
         self.envs = config.make_environments(config.envs_per_actor, self.watch)
         self.obs = self.envs.reset(seed)
         if config.random_start:
