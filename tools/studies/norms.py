@@ -166,6 +166,8 @@ def draw(rows: Sequence[Row], png: Path) -> None:
     for axis, (layer, name) in zip(axes, itertools.product(layers, names), strict=True):
         for optimizer, (number, batch) in itertools.product(styles, enumerate(BATCHES)):
             of = [row for row in rows if (row[0], row[1], row.layer) == (optimizer, batch, layer)]
+            if not of:
+                continue
             seeds = [row for row in of if row.seed == of[0].seed]
             axis.plot(
                 [row.env_steps for row in seeds], [getattr(row, name) for row in seeds],
@@ -192,7 +194,8 @@ def main() -> None:
     file = results.IMAGES / f"batch-norms-{asked.task.lower()}.csv"
     done = {row[:3] for row in results.read(file, Row)}
     for seed, way, batch in itertools.product(asked.seeds, WAYS, BATCHES):
-        if (way.optimizer, batch, seed) not in done:
+        is_another = way.grows and batch == BATCHES[0]  # there it is the rate that does not grow
+        if (way.optimizer, batch, seed) not in done and not is_another:
             rows = run(settings, layers, way, batch, seed, asked.steps or steps)
             results.add(file, rows)
             print(rows[-1], flush=True)

@@ -43,6 +43,7 @@ from tools.studies import results
 
 LOOK_EVERY = 5120  # steps between evaluations; two rounds of 512 simulators
 GRADIENTS_EVERY = 1024  # steps between measurements of gradients
+ALIKE = 40_000  # steps of which gradients are compared: later, some runs are over and others not
 GAMES = 25  # of an evaluation
 LAST = 100  # games, whose mean is to reach the target, as Gymnasium has it
 SIMULATORS = (16, 32, 64, 128, 256, 512)
@@ -215,18 +216,15 @@ def summaries(rows: Iterable[Row], target: float) -> list[Summary]:
     ordered = sorted(rows, key=lambda row: row[:4])
     for (rule, simulators), of_both in itertools.groupby(ordered, key=lambda row: row[:2]):
         runs = [list(of) for _, of in itertools.groupby(of_both, key=lambda row: row.seed)]
-        every = [row for of in runs for row in of]
-        scale = NoiseScale(
-            mean(row.signal for row in every),
-            mean(row.noise for row in every),
-        )
+        alike = [row for of in runs for row in of if row.env_steps <= ALIKE]
+        scale = NoiseScale(mean(row.signal for row in alike), mean(row.noise for row in alike))
         found.append(Summary(
             rule, simulators, len(runs),
             [next((row.env_steps for row in of if row.looked >= target), math.inf) for of in runs],
             [of[-1].env_steps if of[-1].returned >= target else math.inf for of in runs],
             statistics.median(of[-1].updates for of in runs),
-            mean(row.cosine for row in every),
-            mean(row.signs for row in every),
+            mean(row.cosine for row in alike),
+            mean(row.signs for row in alike),
             scale.rows,
         ))  # fmt: skip
     return found
