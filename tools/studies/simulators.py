@@ -285,9 +285,12 @@ def draw(rows: Sequence[Row], target: float, png: Path) -> None:
         (scales, "noise scale, rows"),
     ):
         axis.set(xscale="log", xlabel="simulators", ylabel=label)
+        sizes = sorted({one.simulators for one in found})
+        axis.set_xticks(sizes, [str(size) for size in sizes])
+        axis.minorticks_off()
         axis.legend(fontsize=7)
-    reached.set_yscale("log")
-    scales.set_yscale("log")
+    reached.set_ylim(bottom=0)
+    scales.set_ylim(bottom=0)
     figure.savefig(png, dpi=110)
 
 
