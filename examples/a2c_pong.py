@@ -25,7 +25,7 @@ MINUTES = 20
 
 def main(minutes: float = MINUTES) -> None:
     remotely.connect(cpus=CONFIG.actors)  # or remotely.connect("host:8010")
-    learner = make_learner(a2c.scaled(CONFIG))  # or make_learner(CONFIG, YourModel)
+    learner = make_learner(CONFIG)  # or make_learner(CONFIG, YourModel)
     actors = remotely.Group([Actor(CONFIG, learner.model, seed) for seed in range(CONFIG.actors)])
     scores: list[float] = []
     steps, began = 0, time.monotonic()

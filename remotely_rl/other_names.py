@@ -21,6 +21,7 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "`num_envs_per_worker`",
     ),
     "rollout_steps": ("`n_steps`", "`num_steps`", "`rollout_fragment_length`", "`rollout`"),
+    "batch_rows": ("", "", "`train_batch_size_per_learner`", ""),
     "epochs": ("`n_epochs`", "`update_epochs`", "`num_epochs`", "`num_epochs`"),
     "minibatches": (
         "`batch_size`, in rows", "`num_minibatches`", "`minibatch_size`, in rows",

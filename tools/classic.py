@@ -80,7 +80,7 @@ FROM_REPLAY: dict[str, Any] = {
     "learning_rate_end": 1e-4, "anneal_steps": 60_000, "save_replay": False,
 }  # fmt: skip
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "a2c": {**ONE_PASS, "scale_rate": False},
+    "a2c": {**ONE_PASS, "rate_rule": "none"},
     "ppo": SEVERAL_PASSES,
     "impala": SEVERAL_PASSES,
     "appo": SEVERAL_PASSES,

@@ -5,8 +5,9 @@ by Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811): all actors step in l
 `actors.begin(params)`, and the learner takes one step on what they sampled.
 
 The learning rate is given for 16 environments.  With more, gradients are less noisy, and the
-rate grows with the square root of their number (their section 4).  `random_start` first plays
-random steps in each environment, so that a batch does not hold the same moment of every game.
+rate grows with the square root of their number (their section 4), or as `rate_rule` says.
+`random_start` first plays random steps in each environment, so that a batch does not hold the same
+moment of every game.
 
 Differences from the second paper:
 
@@ -21,20 +22,18 @@ Differences from the second paper:
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
-from remotely_rl.config import Common, fields, joint_learners_of
+from remotely_rl.config import Common, fields
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
 from remotely_rl.learning.learner import (
     Learner,
-    LearningRate,
     Losses,
     actor_critic_losses,
     annealed,
@@ -71,9 +70,8 @@ class Config(Common):
         float, "Adam's learning rate at the start, for 16 environments", NOT_NEGATIVE
     ] = 7e-4
     learning_rate_end: fields.LearningRateEnd = None
-    scale_rate: Annotated[
-        bool, "scale the learning rates by the square root of the number of environments / 16"
-    ] = True
+    rate_rule: fields.RateRule = "sqrt"
+    rate_follows: ClassVar[str] = f"the number of environments / {RATE_IS_FOR}"
     horizon: ClassVar[int] = 3_000_000
 
     lstm: fields.Lstm = 0
@@ -86,17 +84,10 @@ class Config(Common):
         "random_start": 0, "rollout_steps": 5, "entropy_coef": 0.01, "image_size": 84,
     }  # fmt: skip
 
-
-def scaled(config: Config) -> Config:
-    """The config with the learning rates for its number of environments."""
-    if not config.scale_rate:
-        return config
-    environments = joint_learners_of(config) * config.actors * config.envs_per_actor
-    by = math.sqrt(environments / RATE_IS_FOR)
-    rate = LearningRate(config.learning_rate, config.learning_rate_end)
-    return dataclasses.replace(
-        config, learning_rate=rate.start * by, learning_rate_end=rate.end * by
-    )
+    @property
+    def rate_ratio(self) -> float:
+        """How many times as many environments there are as the rate is given for."""
+        return self.actors * self.envs_per_actor / RATE_IS_FOR
 
 
 def compute_losses(
@@ -144,4 +135,4 @@ def loop(session: Session[Config]) -> None:
         session.learnt(metrics, staleness=[0])
 
 
-train = Train("a2c", Config, loop, prepare=scaled)
+train = Train("a2c", Config, loop)

@@ -89,7 +89,8 @@ class Config(Common):
     rate_end: ClassVar[float] = 2e-4
     horizon: ClassVar[int] = 500_000
     values_in_rewards: ClassVar[bool] = True
-    scale_rate: fields.ScaleRate = "none"
+    rate_rule: fields.RateRule = "none"
+    rate_follows: ClassVar[str] = replaying.RATE_FOLLOWS
     max_grad_norm: fields.MaxGradNorm = 10.0
     weight_decay: Annotated[
         float, "weight decay, apart from the gradient (AdamW)", NOT_NEGATIVE
@@ -155,6 +156,11 @@ class Config(Common):
             f"a reward of {largest:g} is beyond value_bound ({self.value_bound:g}): all returns"
             " beyond it look alike; set value_bound to the largest discounted return"
         )
+
+    @property
+    def rate_ratio(self) -> float:
+        """How many times as large a batch is as the one that the rate is given for."""
+        return self.batch_size / replaying.RATE_IS_FOR
 
     def recovery_at(self, updates: int) -> float:
         """How much of the annealing after the last reset is over, from 0 to 1."""
@@ -227,7 +233,6 @@ class QLearner(TargetLearner[Config]):
 
     def __init__(self, config: Config, model: nn.Module, actions: Actions):
         super().__init__(config, model, actions)
-        self.learning_rate = replaying.scaled(self.learning_rate, config)
         heads = self.model.heads
         self.heads = torch.compile(heads) if config.compile else heads
         self.initial = copy.deepcopy(self.model) if config.reset_interval else None

@@ -1,8 +1,9 @@
 """PPO: a round of experience, gone over several times without moving the policy far.
 
 Schulman et al. 2017, https://arxiv.org/abs/1707.06347.  All actors sample with the same
-parameters.  Advantages are by GAE (Schulman et al. 2016).  Several epochs of minibatches move
-the policy; the clip takes away the incentive to move an action's probability by more than
+parameters, `batch_rows` steps in all, however many they are: more actors change the pace, and not
+the size of an update.  Advantages are by GAE (Schulman et al. 2016).  Several epochs of minibatches
+move the policy; the clip takes away the incentive to move an action's probability by more than
 `clip_range`.
 
 `target_kl` steers the learning rate, unless one is given: it rises if an update moves the policy
@@ -31,7 +32,7 @@ an update behind, would leave each update half the room.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -51,6 +52,7 @@ from remotely_rl.learning.learner import (
 )
 from remotely_rl.runs import sampling
 from remotely_rl.runs.training import Session, Train
+from remotely_rl.settings import COUNT
 
 RHO_BAR = 2.0  # upper bound of an advantage's weight, with `overlap`
 
@@ -59,7 +61,12 @@ RHO_BAR = 2.0  # upper bound of an advantage's weight, with `overlap`
 class Config(Common):
     """The settings.  Their prose is the help of `remotely-rl train ppo`."""
 
-    rollout_steps: int = 64
+    batch_rows: Annotated[int, "steps of all environments in a round", COUNT] = 2048
+    rollout_steps: Annotated[
+        int | None,
+        "T, steps of each environment in a round; none: batch_rows / the number of environments",
+        COUNT,
+    ] = None
     sampling: fields.Sampling = "auto"
     resets: fields.Resets = "at_once"
     arrivals: fields.Arrivals = False
@@ -94,6 +101,21 @@ class Config(Common):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_steering(self)
+
+    def comes_to(self, name: str) -> Any:
+        if name == "rollout_steps" and self.rollout_steps is None:
+            # To the nearest: a round of 15 actors with 16 environments has 9 steps, 2,160 rows.
+            return max(1, round(self.batch_rows / (self.actors * self.envs_per_actor)))
+        return super().comes_to(name)
+
+    def unused(self) -> dict[str, str]:
+        given = {} if self.rollout_steps is None else {"batch_rows": "rollout_steps is given"}
+        return super().unused() | given
+
+    def remarks(self) -> list[str]:
+        steps, width = self.comes_to("rollout_steps"), self.actors * self.envs_per_actor
+        rows = f"a round has {steps * width:,} rows: {steps:,} steps of {width:,} environments"
+        return [rows, *super().remarks()]
 
 
 def check_steering(config: Any) -> None:

@@ -82,7 +82,8 @@ class Config(Common):
         float | None, "learning rate at the end of the schedule; none: as at the start",
         NOT_NEGATIVE,
     ] = None  # fmt: skip
-    scale_rate: fields.ScaleRate = "none"
+    rate_rule: fields.RateRule = "none"
+    rate_follows: ClassVar[str] = replaying.RATE_FOLLOWS
     max_grad_norm: fields.MaxGradNorm = 0.0
     tau: Annotated[
         float, "how far the targets move towards the critics in an update", FRACTION
@@ -124,6 +125,11 @@ class Config(Common):
         critics = Critics(spec, width, self.hidden_units)
         return SoftActorCritic(policy, critics, self.initial_temperature)
 
+    @property
+    def rate_ratio(self) -> float:
+        """How many times as large a batch is as the one that the rate is given for."""
+        return self.batch_size / replaying.RATE_IS_FOR
+
     def unused(self) -> dict[str, str]:
         return super().unused() | replaying.unused(self)
 
@@ -163,7 +169,6 @@ class SoftLearner(TargetLearner[Config]):
         super().__init__(config, model, actions)
         if config.learning_rate_end is None:
             self.learning_rate.end = self.learning_rate.start
-        self.learning_rate = replaying.scaled(self.learning_rate, config)
         self.critic_parameters = list(self.model.critics.parameters())
         made = torch.compile if config.compile else lambda network: network
         self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = made(self.model.policy)

@@ -1,7 +1,8 @@
 """The settings that all algorithms have, and how they travel with an environment's spec."""
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
 
 import gymnasium
@@ -30,6 +31,13 @@ GRADIENTS, STORE = "gradients", "store"  # what learners share
 STEERED_TO = 0.01  # nats; see target_kl_of
 RESETS = ("at_once", "in_pause")
 SAMPLING = ("auto", "local", "central", "alternating")
+# How a learning rate follows the size of a batch.  Stooke and Abbeel 2018 have the square root for
+# A2C, and leave the rates of the DQN family alone up to batches of 2,048.
+RATE_RULES: dict[str, Callable[[float], float]] = {
+    "none": lambda ratio: 1.0,
+    "sqrt": math.sqrt,
+    "linear": lambda ratio: ratio,
+}
 ATARI_SIZE, ATARI_STACK = 42, 4  # of images in Atari games, unless others are asked for
 
 
@@ -125,6 +133,7 @@ class Common:
         precision.check(self.precision)
         check_sampling(self)
         check_share(self)
+        rate_factor(self)
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
@@ -320,6 +329,20 @@ def sampling_of(config: Any) -> str:
         return given
     can = config.actors and not getattr(config, "arrivals", False)
     return "central" if can and device_of(config).type == "cuda" else "local"
+
+
+def rate_factor(config: Any) -> float:
+    """What a config's learning rates are multiplied by: its `rate_rule` of its `rate_ratio`.
+
+    The batches of learners that average their gradients count as one.  It is 1 where a config has
+    no rule.  Raises TrainingError for a rule that does not exist.
+    """
+    rule: str = getattr(config, "rate_rule", "none")
+    if rule not in RATE_RULES:
+        raise TrainingError(
+            f"rate_rule must be {', '.join(RATE_RULES)}, not {rule!r}{nearest(rule, RATE_RULES)}"
+        )
+    return RATE_RULES[rule](getattr(config, "rate_ratio", 1.0) * joint_learners_of(config))
 
 
 def device_of(config: Common) -> torch.device:

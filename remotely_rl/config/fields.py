@@ -13,7 +13,7 @@ from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 
 # --- sampling -------------------------------------------------------------------------------------
 
-RolloutSteps = Annotated[int, "T, steps of each environment in a trajectory", COUNT]
+RolloutSteps = Annotated[int | None, "T, steps of each environment in a trajectory", COUNT]
 Arrivals = Annotated[
     bool, "actors are processes that dial in (remotely_rl.dial_in); further ones may join"
 ]  # fmt: skip
@@ -75,6 +75,9 @@ TargetKl = Annotated[
     float | None, "steer the rate to this KL of an update; 0: anneal it; none: 0.01, or 0 if a"
                   " learning_rate is given", NOT_NEGATIVE
 ]  # fmt: skip
+RateRule = Annotated[
+    str, "how learning rates follow {cls.rate_follows}: none, sqrt or linear"
+]  # fmt: skip
 MaxGradNorm = Annotated[
     float, "clip the gradient's norm over all parameters to this; 0: never", NOT_NEGATIVE
 ]
@@ -98,9 +101,6 @@ ReplayRows = Annotated[int, "steps that the replay holds, of all environments", 
 LearnFrom = Annotated[int, "steps of random play before the first update", COUNT]
 ReplayRatio = Annotated[float, "times that a step is learnt from, on average", NOT_NEGATIVE]
 BatchSize = Annotated[int, "steps that an update draws from the replay", COUNT]
-ScaleRate = Annotated[
-    str, "how learning rates follow batch_size beyond 128: none, sqrt or linear"
-]  # fmt: skip
 NStep = Annotated[int, "rewards in a target before it bootstraps", COUNT]
 PrioritizedAlpha = Annotated[
     float, "draw steps by their last error to this power; 0: all alike", FRACTION

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Parameters
-from remotely_rl.config import Common, device_of, target_kl_of
+from remotely_rl.config import Common, device_of, rate_factor, target_kl_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.batch import (
@@ -123,7 +123,9 @@ class LearningRate:
     def of(cls, config: Any) -> "LearningRate":
         """The rate that a config asks for; all algorithms have fields of these names."""
         start = STEERED_FROM if config.learning_rate is None else config.learning_rate
-        return cls(start, config.learning_rate_end, target_kl_of(config), config.rate_end)
+        asked = cls(start, config.learning_rate_end, usual_end=config.rate_end)
+        by = rate_factor(config)
+        return cls(asked.start * by, asked.end * by, target_kl_of(config))
 
     def __str__(self) -> str:
         if not self.target_kl:

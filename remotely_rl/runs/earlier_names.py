@@ -27,7 +27,11 @@ FIELDS = {  # of config.json
     "clip": "clip_range",
     "interval_s": "log_interval_s",
     "checkpoint_s": "checkpoint_interval_s",
+    "scale_rate": "rate_rule",
 }
+
+# Values of fields of config.json that were True or False, by the fields' names of today.
+VALUES = {"rate_rule": {True: "sqrt", False: "none"}}
 
 # Fields of config.json that an algorithm had and did not use, by their names of today.
 REMOVED = {

@@ -6,8 +6,7 @@ is whole after the updates that a round owes: checkpoints are written there, and
 beside them.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,10 +19,10 @@ from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Rollout
 from remotely_rl.config import joint_learners_of, learners_of
 from remotely_rl.config.common import ATARI_STACK
-from remotely_rl.errors import TrainingError, nearest
+from remotely_rl.errors import TrainingError
 from remotely_rl.experience.replay import Draw, Ratio, Replay
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.learner import Learner, LearningRate, annealed
+from remotely_rl.learning.learner import Learner, annealed
 from remotely_rl.runs.session import Session
 from remotely_rl.trees import Tree
 
@@ -34,15 +33,8 @@ if TYPE_CHECKING:
 
 FOLDER = "replay"  # in the run folder
 
-# How the learning rate of a learner with a replay follows the size of its batch, relative to
-# RATE_IS_FOR.  Which rule serves is a matter of measurement: Stooke and Abbeel 2018 leave Adam's
-# rate alone up to batches of 2,048.
-RATE_IS_FOR = 128
-RATE_RULES: dict[str, Callable[[float], float]] = {
-    "none": lambda ratio: 1.0,
-    "sqrt": math.sqrt,
-    "linear": lambda ratio: ratio,
-}
+RATE_IS_FOR = 128  # rows of a batch; see `rate_rule`
+RATE_FOLLOWS = f"batch_size / {RATE_IS_FOR}"
 
 
 class Steps(NamedTuple):
@@ -207,14 +199,9 @@ def told(updates: float) -> str:
 
 
 def check(config: "ReplayConfig") -> None:
-    """Raises TrainingError for a ratio or a rule that cannot be."""
+    """Raises TrainingError for a ratio that cannot be."""
     if config.replay_ratio == 0:
         raise TrainingError("replay_ratio must be more than 0: at 0 nothing would be learnt")
-    if config.scale_rate not in RATE_RULES:
-        raise TrainingError(
-            f"scale_rate must be {', '.join(RATE_RULES)}, not {config.scale_rate!r}"
-            f"{nearest(config.scale_rate, RATE_RULES)}"
-        )
 
 
 def unused(config: "ReplayConfig") -> dict[str, str]:
@@ -270,13 +257,6 @@ def check_has_no_memory(model: nn.Module) -> None:
             "a replay keeps no recurrent state; to train a model with a memory use a2c, ppo or"
             " impala"
         )
-
-
-def scaled(rate: LearningRate, config: "ReplayConfig") -> LearningRate:
-    """The rate for batches of the config's size."""
-    batch = config.batch_size * joint_learners_of(config)
-    by = RATE_RULES[config.scale_rate](batch / RATE_IS_FOR)
-    return LearningRate(rate.start * by, rate.end * by)
 
 
 def rewards(rollouts: Sequence[Rollout]) -> NDArray[np.float32]:

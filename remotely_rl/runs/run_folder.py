@@ -111,6 +111,9 @@ def read(run: str | Path) -> RunConfig:
     match content:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
             config = renamed(content["config"], earlier_names.FIELDS)
+            for name, values in earlier_names.VALUES.items():
+                if isinstance(config.get(name), bool):
+                    config[name] = values[config[name]]
             for name in earlier_names.REMOVED.get(algorithm, ()):
                 config.pop(name, None)
             for name, only in earlier_names.ONLY.get(algorithm, {}).items():

@@ -40,15 +40,10 @@ __all__ = ["Result", "Session", "Train", "begin", "config_of"]
 C = TypeVar("C", bound=Common)
 
 
-def as_given(config: C) -> C:
-    """The config as it is: what most learners have."""
-    return config
-
-
 class Train(Generic[C]):
     """The `train` of an algorithm: its name, its Config, and its loop.
 
-    The learner has what `prepare` makes of the config, and is a `learner`.
+    The learner is a `learner`.
     """
 
     def __init__(
@@ -58,13 +53,11 @@ class Train(Generic[C]):
         loop: Callable[[Session[C]], None],
         *,
         learner: type[Learner[C]] = Learner,
-        prepare: Callable[[C], C] = as_given,
     ):
         self._algorithm = algorithm
         self._config = config
         self._loop = loop
         self._learner = learner
-        self._prepare = prepare
         said = (inspect.getdoc(part) for part in (type(self).__call__, loop))
         self.__doc__ = "\n\n".join(filter(None, said))
 
@@ -92,9 +85,8 @@ class Train(Generic[C]):
             if (result := already_over(self._algorithm, config, resume)) is not None:
                 return result
         begun = begin(
-            self._algorithm, self._config, config, model, run, resume,
-            prepare=self._prepare, learner=self._learner,
-        )  # fmt: skip
+            self._algorithm, self._config, config, model, run, resume, learner=self._learner
+        )
         with begun as session, ranks.beside(session, self._loop, self._learner):
             self._loop(session)
         return session.result
@@ -107,7 +99,6 @@ def begin(
     model: networks.ModelSource | None = None,
     run: str | Path | None = None,
     resume: str | Path | None = None,
-    prepare: Callable[[C], C] = as_given,
     learner: type[Learner[C]] = Learner,
 ) -> Session[C]:
     """Makes the session of a run; see `Train`."""
@@ -121,7 +112,7 @@ def begin(
         config.check_run()
         ranks.check(config)
         seen = probe(config)
-        made = make_learner(prepare(config), model, seen, kind=learner)
+        made = make_learner(config, model, seen, kind=learner)
         config.check_fits(made.model, made.actions)
         session = _session(algorithm, config, made.model, run, earlier, process)
     except BaseException:

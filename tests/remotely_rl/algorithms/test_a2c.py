@@ -12,7 +12,7 @@ import torch
 from remotely_rl import a2c
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.experience.batch import Transitions
-from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.learner import Learner, LearningRate
 from remotely_rl.runs import checkpoint, metrics, run_folder
 from tests.remotely_rl import toys
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = a2c.Config(
     env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, random_start=0,
-    learning_rate=0.01, learning_rate_end=0.01, scale_rate=False,
+    learning_rate=0.01, learning_rate_end=0.01, rate_rule="none",
     entropy_coef=0.01, entropy_coef_end=0.01, learner_threads=1,
     log_interval_s=1e6, checkpoint_interval_s=1e6,
 )  # fmt: skip
@@ -106,9 +106,10 @@ def test_the_rate_grows_with_the_square_root_of_the_environments(
     environments: int, rate: float
 ) -> None:
     config = a2c.Config(actors=2, envs_per_actor=environments // 2, learning_rate=7e-4)
-    assert a2c.scaled(config).learning_rate == pytest.approx(rate, rel=2e-3)
-    as_it_is = dataclasses.replace(config, scale_rate=False)
-    assert a2c.scaled(as_it_is) is as_it_is
+    assert LearningRate.of(config).start == pytest.approx(rate, rel=2e-3)
+    assert LearningRate.of(config).end == pytest.approx(rate / 7, rel=2e-3)
+    as_it_is = dataclasses.replace(config, rate_rule="none")
+    assert (LearningRate.of(as_it_is).start, LearningRate.of(as_it_is).end) == (7e-4, 1e-4)
 
 
 @pytest.mark.usefixtures("local")
@@ -116,7 +117,7 @@ def test_the_run_folder_keeps_the_rate_that_was_asked_for_so_that_it_is_scaled_b
     tmp_path: Path,
 ) -> None:
     config = dataclasses.replace(
-        CONFIG, actors=16, envs_per_actor=4, scale_rate=True, total_steps=1
+        CONFIG, actors=16, envs_per_actor=4, rate_rule="sqrt", total_steps=1
     )
     run = tmp_path / "run"
     a2c.train(config, run=run)

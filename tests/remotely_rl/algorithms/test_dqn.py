@@ -466,7 +466,10 @@ def test_several_choices_at_once_are_refused(actions: Actions) -> None:
     ("changes", "message"),
     [
         ({"replay_ratio": 0.0}, "replay_ratio must be more than 0"),
-        ({"scale_rate": "square"}, "scale_rate must be none, sqrt, linear, not 'square'"),
+        (
+            {"rate_rule": "squrt"},
+            "rate_rule must be none, sqrt, linear, not 'squrt', did you mean 'sqrt'",
+        ),
     ],
 )
 def test_fields_out_of_bounds_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -490,7 +493,7 @@ def test_rewards_that_no_atom_reaches_are_told_of_once(
 @pytest.mark.parametrize(("rule", "factor"), [("none", 1.0), ("sqrt", 2.0), ("linear", 4.0)])
 def test_the_learning_rate_follows_the_batch_by_the_rule(rule: str, factor: float) -> None:
     ours = learner(
-        batch_size=512, scale_rate=rule, learning_rate=6e-4, learning_rate_end=2e-4
+        batch_size=512, rate_rule=rule, learning_rate=6e-4, learning_rate_end=2e-4
     ).learning_rate
 
     assert (ours.value, ours.end) == pytest.approx((6e-4 * factor, 2e-4 * factor))

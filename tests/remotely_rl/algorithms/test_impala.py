@@ -130,7 +130,7 @@ def test_on_its_own_policy_and_once_over_the_update_is_that_of_a2c(gae_lambda: f
         for field in dataclasses.fields(a2c.Config)
         if hasattr(ours.config, field.name)
     }
-    theirs = Learner(a2c.Config(**fields), toys.network(1), COIN)
+    theirs = Learner(a2c.Config(rate_rule="none", **fields), toys.network(1), COIN)
     actor = toys.actor(ours.config, ours.model)
     buffer = impala.ReplayBuffer(PAPER)
     for progress in (0, 0.1, 0.2):
@@ -157,7 +157,7 @@ def test_one_actor_that_may_not_be_behind_trains_as_a2c_does(tmp_path: Path) -> 
         if hasattr(config, field.name)
     }
     impala.train(config, run=tmp_path / "impala")
-    a2c.train(a2c.Config(**fields, scale_rate=False), run=tmp_path / "a2c")
+    a2c.train(a2c.Config(**fields, rate_rule="none"), run=tmp_path / "a2c")
     pairs = list(zip(toys.kept(tmp_path / "impala"), toys.kept(tmp_path / "a2c"), strict=True))
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)

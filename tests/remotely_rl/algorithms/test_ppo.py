@@ -36,6 +36,28 @@ def one_row(ratio: float, advantage: float) -> tuple[Tensor, Transitions]:
 
 
 @pytest.mark.parametrize(
+    ("actors", "steps", "rows"),
+    # As many rows whatever the number of actors, to half a step of each environment.
+    [(1, 128, 2048), (2, 64, 2048), (4, 32, 2048), (8, 16, 2048), (15, 9, 2160), (256, 1, 4096)],
+)
+def test_more_actors_make_a_round_shorter_and_not_larger(
+    actors: int, steps: int, rows: int
+) -> None:
+    config = ppo.Config(env=toys.Guess, actors=actors)
+    reward = toys.actor(config, toys.network()).sample().trajectory.reward
+    assert (reward.shape, actors * reward.size) == ((steps, 16), rows)
+    assert f"a round has {rows:,} rows: {steps:,} steps of {16 * actors:,} " in config.remarks()[0]
+
+
+def test_the_steps_of_a_round_that_are_given_hold_whatever_its_rows() -> None:
+    config = ppo.Config(env=toys.Guess, actors=8, rollout_steps=64, batch_rows=1000)
+    assert len(toys.actor(config, toys.network()).sample().trajectory.reward) == 64
+    said = "batch_rows=1000 does nothing: rollout_steps is given"
+    assert said in config.remarks()
+    assert said not in dataclasses.replace(config, rollout_steps=None).remarks()
+
+
+@pytest.mark.parametrize(
     ("ratio", "advantage", "gain", "pull"),
     [
         (1.5, 1.0, 1.2, 0.0),  # past the clip and winning: no pull
@@ -87,7 +109,7 @@ def test_one_pass_over_a_whole_round_is_the_update_of_a2c() -> None:
         "gae_lambda": 0.9, "learning_rate": 0.01,
     }  # fmt: skip
     ours = Learner(ppo.Config(epochs=1, minibatches=1, target_kl=0.0, **same), toys.network(), COIN)
-    theirs = Learner(a2c.Config(**same), toys.network(), COIN)
+    theirs = Learner(a2c.Config(rate_rule="none", **same), toys.network(), COIN)
     assert ours.learning_rate.end == theirs.learning_rate.end
     trajectory = toys.actor(ours.config, ours.model).sample().trajectory
     ppo.update(ours, trajectory, 0.5)

@@ -138,8 +138,8 @@ def test_the_target_of_the_entropy_is_minus_one_for_each_coordinate_or_as_given(
     [
         ({}, 0.01, 0.01),
         ({"learning_rate_end": 1e-4}, 0.01, 1e-4),
-        ({"scale_rate": "linear"}, 0.005, 0.005),  # for batches of 64, not 128
-        ({"scale_rate": "linear", "learning_rate_end": 1e-4}, 0.005, 5e-5),
+        ({"rate_rule": "linear"}, 0.005, 0.005),  # for batches of 64, not 128
+        ({"rate_rule": "linear", "learning_rate_end": 1e-4}, 0.005, 5e-5),
     ],
     ids=str,
 )

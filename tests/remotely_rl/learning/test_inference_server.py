@@ -83,7 +83,8 @@ def updates(server: Any, count: int) -> list[tuple[dict[str, float], list[int]]]
 def synchronous_config(kind: type[Any], config: ga3c.Config) -> Any:
     """Another algorithm's config with the fields that both have."""
     names = [field.name for field in dataclasses.fields(kind) if hasattr(config, field.name)]
-    return kind(**{name: getattr(config, name) for name in names})
+    as_given = {"rate_rule": "none"} if kind is a2c.Config else {}
+    return kind(**as_given, **{name: getattr(config, name) for name in names})
 
 
 SEVERAL = dataclasses.replace(

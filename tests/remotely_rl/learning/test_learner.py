@@ -22,7 +22,7 @@ from tests.remotely_rl import toys
 
 CONFIG = a2c.Config(
     env=toys.Guess, envs_per_actor=4, rollout_steps=6, random_start=0, anneal_steps=1000,
-    scale_rate=False,
+    rate_rule="none",
 )  # fmt: skip
 ACTIONS = Discrete(2)
 

@@ -82,5 +82,6 @@ def test_a_rate_that_is_given_is_not_steered_unless_that_is_given_too(
 
 @pytest.mark.parametrize("name", ["dqn", "c51", "rainbow", "a2c", "a3c", "n_step_q"])
 def test_a_low_rate_that_is_given_does_not_rise(name: str) -> None:
-    rate = LearningRate.of(algorithms.named(name).Config(learning_rate=1e-5))
+    # 16 environments, for which rates are given.
+    rate = LearningRate.of(algorithms.named(name).Config(learning_rate=1e-5, actors=1))
     assert rate.end == rate.start == 1e-5

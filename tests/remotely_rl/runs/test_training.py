@@ -177,6 +177,22 @@ def test_the_schedule_and_the_rate_of_an_earlier_run_stay_what_they_were(
 
 
 @pytest.mark.parametrize(
+    ("name", "had", "rule"),
+    [("a2c", True, "sqrt"), ("a2c", False, "none"), ("dqn", "linear", "linear")],
+)
+def test_the_rate_of_an_earlier_run_follows_the_batch_as_it_did(
+    name: str, had: bool | str, rule: str, tmp_path: Path
+) -> None:
+    kind = algorithms.named(name).Config
+    folder = create(tmp_path / "run", name, kind(env="CartPole-v1"))
+    content = json.loads(folder.config.read_text())
+    del content["config"]["rate_rule"]
+    content["config"]["scale_rate"] = had
+    folder.config.write_text(json.dumps(content))
+    assert training.config_of(kind, name, folder.path) == kind(env="CartPole-v1", rate_rule=rule)
+
+
+@pytest.mark.parametrize(
     ("name", "field"),
     [
         *((name, "lstm") for name in ("ga3c", "sac", "n_step_q", "dqn", "c51", "rainbow")),
