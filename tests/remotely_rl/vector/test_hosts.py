@@ -222,7 +222,8 @@ class Play:
         self.reaper.chance = 0.0
         for _ in range(2):
             self.step(may_interrupt=False)
-        assert self.hosts.ask(range(COUNT), "call", "level", (), {}) == self.levels
+        assert self.of_all("level") == self.levels
+        self.note(self.reaper.pop())
         if not self.interrupts:  # one that is interrupted may be told twice
             assert len(self.reports) == self.died
 
