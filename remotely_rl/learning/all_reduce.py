@@ -81,13 +81,16 @@ class AllReduce:
         Returns the number of rows of all ranks, and the means.  Of 0 rows the tensors may be NaN,
         and do not count; the means of no rows at all are 0.
         """
-        flat = torch.cat([part.detach().reshape(-1) for part in parts])
-        flat = torch.cat([flat, flat.new_ones(1)])
+        one = parts[0].new_ones(1)
+        flat = torch.cat([*(part.detach().reshape(-1) for part in parts), one])
         flat = flat.mul_(rows) if rows else torch.zeros_like(flat)
-        self._wait(self._group_of(flat).allreduce([flat]))
+        if self._nccl is not None and flat.is_cuda:
+            self._wait(self._nccl.allreduce([flat]), over=_over_on_gpu)
+        else:
+            self._wait(self._gloo.allreduce([flat]))
         total = flat[-1]
         averaged = torch.split(flat[:-1] / total.clamp(min=1), [part.numel() for part in parts])
-        return total, [one.view(part.shape) for one, part in zip(averaged, parts, strict=True)]
+        return total, [mean.view(part.shape) for mean, part in zip(averaged, parts, strict=True)]
 
     def moments(self, numbers: Tensor) -> Moments:
         """The moments of the numbers of all ranks together (Chan et al.'s parallel algorithm)."""
@@ -135,21 +138,21 @@ class AllReduce:
             return None
         return torch.stack(parts)
 
-    def _group_of(self, tensor: Tensor) -> Any:
-        return self._gloo if self._nccl is None or tensor.device.type == "cpu" else self._nccl
-
-    def _wait(self, work: Any, gives_up: Callable[[], bool] = lambda: False) -> bool:
+    def _wait(
+        self,
+        work: Any,
+        gives_up: Callable[[], bool] = lambda: False,
+        over: Callable[[Any], bool] | None = None,
+    ) -> bool:
+        """Whether work is over, and not given up."""
         try:
-            while not (_over_on_gpu(work) if self._is_of_gpu(work) else _over(work)):
+            while not (over or _over)(work):
                 self.look()
                 if gives_up():
                     return False
         except RuntimeError as error:
             raise RankGone(str(error)) from error
         return True
-
-    def _is_of_gpu(self, work: Any) -> bool:
-        return self._nccl is not None and "NCCL" in type(work).__name__
 
     def _met(self, make: Callable[[], Any]) -> Any:
         """What `make` returns, which waits for the other ranks, and does not look meanwhile."""
