@@ -103,6 +103,7 @@ def test_a_rank_that_is_killed_ends_the_run_which_names_it_and_keeps_the_checkpo
     assert "the last good checkpoint is kept: --resume" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_all_learners_in_good_order(tmp_path: Path) -> None:
     config = dataclasses.replace(A2C, total_steps=0)
 
