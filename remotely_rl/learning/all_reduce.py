@@ -43,6 +43,7 @@ LOOPBACK = "127.0.0.1"
 MEETING_S = 120.0  # until all ranks are there; one that died before is told of by `look`
 SPIN_S = 0.002  # before a wait for a GPU sleeps between two looks
 FILE = "rendezvous"
+ROOM = 2048  # bytes that an exchange sends at once
 
 NEVER = dt.timedelta(days=365)  # how long a rank may wait for another: `look` decides that
 
@@ -108,14 +109,18 @@ class AllReduce:
 
         A rank that gives up has left: it must not call this group again.
         """
-        lengths = self._gather(torch.tensor([len(content)]), gives_up)
-        if lengths is None:
+        head = len(content).to_bytes(8, "big") + content[:ROOM]
+        heads = self._gather(_row_of(head, 8 + ROOM), gives_up)
+        if heads is None:
             return None
-        sizes = lengths.flatten().tolist()
-        room = bytearray(content.ljust(max(1, *sizes), b"\0"))
-        gathered = self._gather(torch.frombuffer(room, dtype=torch.uint8))
+        sizes = [int.from_bytes(bytes(row[:8].tolist()), "big") for row in heads]
+        if max(sizes) <= ROOM:  # as a rule: a second gather would take as long again
+            return [
+                row[8 : 8 + size].numpy().tobytes() for row, size in zip(heads, sizes, strict=True)
+            ]
+        gathered = self._gather(_row_of(content, max(sizes)))
         assert gathered is not None
-        return [row.numpy().tobytes()[:size] for row, size in zip(gathered, sizes, strict=True)]
+        return [row[:size].numpy().tobytes() for row, size in zip(gathered, sizes, strict=True)]
 
     def same_everywhere(self, parts: Sequence[Tensor]) -> bool:
         """Whether tensors have the same bits on every rank."""
@@ -182,6 +187,11 @@ def pooled(parts: Sequence[Moments]) -> Moments:
     mean = math.fsum(part.rows * part.mean for part in parts) / rows
     spread = math.fsum(part.rows * (part.variance + (part.mean - mean) ** 2) for part in parts)
     return Moments(rows, mean, spread / rows)
+
+
+def _row_of(content: bytes, length: int) -> Tensor:
+    """Bytes, and zeros up to this length."""
+    return torch.frombuffer(bytearray(content.ljust(length, b"\0")), dtype=torch.uint8)
 
 
 def check_available(device: torch.device) -> None:

@@ -107,9 +107,13 @@ def test_moments_are_those_of_all_numbers_together(tmp_path: Path) -> None:
 
 
 def test_bytes_of_any_length_reach_every_rank(tmp_path: Path) -> None:
-    contents = [b"", b"one", b"\0two\0"]
-    got = together(tmp_path, 3, lambda group: group.exchange(contents[group.rank]))
-    assert got == [contents] * 3
+    short = [b"", b"one", b"\0two\0"]
+    long = [b"", b"x" * all_reduce.ROOM, b"\0" * (all_reduce.ROOM + 1)]
+
+    def act(group: AllReduce) -> list[Any]:
+        return [group.exchange(contents[group.rank]) for contents in (short, long, short)]
+
+    assert together(tmp_path, 3, act) == [[short, long, short]] * 3
 
 
 def test_one_bit_that_differs_is_found_on_every_rank(tmp_path: Path) -> None:
