@@ -56,5 +56,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Learning": (),
     "Run": ("target", "log_interval_s", "checkpoint_interval_s", "play_epsilon"),
-    "Machine": ("learners", "learners_share", "device", "precision", "compile", "learner_threads"),
+    "Machine": (
+        "learners", "learners_share", "steps_per_push", "device", "precision", "compile",
+        "learner_threads",
+    ),
 }  # fmt: skip

@@ -43,6 +43,7 @@ LOOPBACK = "127.0.0.1"
 MEETING_S = 120.0  # until all ranks are there; one that died before is told of by `look`
 SPIN_S = 0.002  # before a wait for a GPU sleeps between two looks
 FILE = "rendezvous"
+ROOM = 2048  # bytes that an exchange sends at once
 
 NEVER = dt.timedelta(days=365)  # how long a rank may wait for another: `look` decides that
 
@@ -81,13 +82,16 @@ class AllReduce:
         Returns the number of rows of all ranks, and the means.  Of 0 rows the tensors may be NaN,
         and do not count; the means of no rows at all are 0.
         """
-        flat = torch.cat([part.detach().reshape(-1) for part in parts])
-        flat = torch.cat([flat, flat.new_ones(1)])
+        one = parts[0].new_ones(1)
+        flat = torch.cat([*(part.detach().reshape(-1) for part in parts), one])
         flat = flat.mul_(rows) if rows else torch.zeros_like(flat)
-        self._wait(self._group_of(flat).allreduce([flat]))
+        if self._nccl is not None and flat.is_cuda:
+            self._wait(self._nccl.allreduce([flat]), over=_over_on_gpu)
+        else:
+            self._wait(self._gloo.allreduce([flat]))
         total = flat[-1]
         averaged = torch.split(flat[:-1] / total.clamp(min=1), [part.numel() for part in parts])
-        return total, [one.view(part.shape) for one, part in zip(averaged, parts, strict=True)]
+        return total, [mean.view(part.shape) for mean, part in zip(averaged, parts, strict=True)]
 
     def moments(self, numbers: Tensor) -> Moments:
         """The moments of the numbers of all ranks together (Chan et al.'s parallel algorithm)."""
@@ -105,14 +109,18 @@ class AllReduce:
 
         A rank that gives up has left: it must not call this group again.
         """
-        lengths = self._gather(torch.tensor([len(content)]), gives_up)
-        if lengths is None:
+        head = len(content).to_bytes(8, "big") + content[:ROOM]
+        heads = self._gather(_row_of(head, 8 + ROOM), gives_up)
+        if heads is None:
             return None
-        sizes = lengths.flatten().tolist()
-        room = bytearray(content.ljust(max(1, *sizes), b"\0"))
-        gathered = self._gather(torch.frombuffer(room, dtype=torch.uint8))
+        sizes = [int.from_bytes(bytes(row[:8].tolist()), "big") for row in heads]
+        if max(sizes) <= ROOM:  # as a rule: a second gather would take as long again
+            return [
+                row[8 : 8 + size].numpy().tobytes() for row, size in zip(heads, sizes, strict=True)
+            ]
+        gathered = self._gather(_row_of(content, max(sizes)))
         assert gathered is not None
-        return [row.numpy().tobytes()[:size] for row, size in zip(gathered, sizes, strict=True)]
+        return [row[:size].numpy().tobytes() for row, size in zip(gathered, sizes, strict=True)]
 
     def same_everywhere(self, parts: Sequence[Tensor]) -> bool:
         """Whether tensors have the same bits on every rank."""
@@ -135,21 +143,21 @@ class AllReduce:
             return None
         return torch.stack(parts)
 
-    def _group_of(self, tensor: Tensor) -> Any:
-        return self._gloo if self._nccl is None or tensor.device.type == "cpu" else self._nccl
-
-    def _wait(self, work: Any, gives_up: Callable[[], bool] = lambda: False) -> bool:
+    def _wait(
+        self,
+        work: Any,
+        gives_up: Callable[[], bool] = lambda: False,
+        over: Callable[[Any], bool] | None = None,
+    ) -> bool:
+        """Whether work is over, and not given up."""
         try:
-            while not (_over_on_gpu(work) if self._is_of_gpu(work) else _over(work)):
+            while not (over or _over)(work):
                 self.look()
                 if gives_up():
                     return False
         except RuntimeError as error:
             raise RankGone(str(error)) from error
         return True
-
-    def _is_of_gpu(self, work: Any) -> bool:
-        return self._nccl is not None and "NCCL" in type(work).__name__
 
     def _met(self, make: Callable[[], Any]) -> Any:
         """What `make` returns, which waits for the other ranks, and does not look meanwhile."""
@@ -179,6 +187,11 @@ def pooled(parts: Sequence[Moments]) -> Moments:
     mean = math.fsum(part.rows * part.mean for part in parts) / rows
     spread = math.fsum(part.rows * (part.variance + (part.mean - mean) ** 2) for part in parts)
     return Moments(rows, mean, spread / rows)
+
+
+def _row_of(content: bytes, length: int) -> Tensor:
+    """Bytes, and zeros up to this length."""
+    return torch.frombuffer(bytearray(content.ljust(length, b"\0")), dtype=torch.uint8)
 
 
 def check_available(device: torch.device) -> None:

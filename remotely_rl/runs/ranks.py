@@ -24,7 +24,6 @@ How it ends, where they average gradients:
 import contextlib
 import dataclasses
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -242,25 +241,24 @@ def beside(session: Session[C], loop: Loop, kind: type[Learner[C]]) -> Iterator[
         yield
         return
     # Of this user alone, whatever the umask: who can write there could pose as a rank.
-    meeting = Path(tempfile.mkdtemp(prefix="remotely-learners-"))
-    ranks = Ranks(_parts(session, loop, kind, size, meeting, sharing), session.say)
-    try:
-        if sharing is not None:
-            session.apart = Apart(0, sharing.steps, ranks.news)
-            session.say(f"{size} learners, of {config.actors} actors each, share a store")
+    with tempfile.TemporaryDirectory(prefix="remotely-learners-") as folder:
+        meeting = Path(folder)
+        ranks = Ranks(_parts(session, loop, kind, size, meeting, sharing), session.say)
+        try:
+            if sharing is None:
+                device = session.learner.device
+                session.learn_with(AllReduce(meeting, 0, size, device, ranks.look))
+            else:
+                session.apart = Apart(0, sharing.steps, ranks.news)
+            store = "" if sharing is None else "; they share a store"
+            session.say(f"{size} learners, with {config.actors} actors each{store}")
             yield
-            return
-        others = AllReduce(meeting, 0, size, session.learner.device, ranks.look)
-        session.learn_with(others)
-        session.say(f"{size} learners, of {config.actors} actors each")
-        yield
-    except RankGone as gone:
-        raise ranks.lost() from gone
-    finally:
-        ranks.close()
-        if session.others is not None:
-            session.others.close()
-        shutil.rmtree(meeting, ignore_errors=True)
+        except RankGone as gone:
+            raise ranks.lost() from gone
+        finally:
+            ranks.close()
+            if session.others is not None:
+                session.others.close()
 
 
 def _sharing(session: Session[C], size: int) -> Sharing:

@@ -9,36 +9,53 @@ the ratio is that of each round.  A turn's first seconds, in which processes sta
 """
 
 import argparse
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from remotely_rl.runs import metrics
 from tools.bench_rl.window import cores
 
-FIRST_S, START_S = 40.0, 4.0  # until the first update at most, and after it
+START_S = 4.0  # after the first update, which do not count
 
 
 def steps_per_second(algorithm: str, env: str, learners: int, seconds: float, actors: int) -> float:
-    """The pace of a run of so many seconds once it learns."""
+    """The pace of a run, over so many seconds once it learns."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         command = [
             sys.executable, "-m", "remotely_rl.cli", "train", algorithm, "--env", env,
             "--device", "cpu", "--learners", str(learners), "--actors", str(actors // learners),
-            "--minutes", str((FIRST_S + START_S + seconds) / 60), "--log-interval-s", "0.5",
-            "--checkpoint-interval-s", "1e6", "--run", str(run),
+            "--log-interval-s", "0.5", "--checkpoint-interval-s", "1e6", "--run", str(run),
         ]  # fmt: skip
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        rows = metrics.read(run / "metrics.csv")
-    rows = [row for row in rows if row["time/updates"] > 0]
-    began = rows[0]["time/seconds"] + START_S
-    counted = [row for row in rows if began <= row["time/seconds"] <= began + seconds]
-    first, last = counted[0], counted[-1]
+        training = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            rows = counted(run)
+            while rows[-1]["time/seconds"] - rows[0]["time/seconds"] < seconds:
+                if training.poll() is not None:
+                    raise SystemExit(f"the run has ended: {' '.join(command)}")
+                time.sleep(0.5)
+                rows = counted(run)
+        finally:
+            training.send_signal(signal.SIGINT)
+            training.wait()
+    first, last = rows[0], rows[-1]
     took_s = last["time/seconds"] - first["time/seconds"]
     return (last["time/env_steps"] - first["time/env_steps"]) / took_s
+
+
+def counted(run: Path) -> list[metrics.Row]:
+    """The rows that count, so far; one of nothing if there are none."""
+    learnt = [row for row in metrics.read(run / "metrics.csv") if row["time/updates"] > 0]
+    if learnt:
+        learnt = [
+            row for row in learnt if row["time/seconds"] >= learnt[0]["time/seconds"] + START_S
+        ]
+    return learnt or [{"time/seconds": 0.0, "time/env_steps": 0.0}]
 
 
 def main() -> None:

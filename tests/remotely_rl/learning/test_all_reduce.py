@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 
+import remotely
 from remotely_rl import a2c, dqn, networks, ppo, rainbow
 from remotely_rl.algorithms.dqn import QLearner
 from remotely_rl.environments.action_spaces import Discrete
@@ -106,9 +107,13 @@ def test_moments_are_those_of_all_numbers_together(tmp_path: Path) -> None:
 
 
 def test_bytes_of_any_length_reach_every_rank(tmp_path: Path) -> None:
-    contents = [b"", b"one", b"\0two\0"]
-    got = together(tmp_path, 3, lambda group: group.exchange(contents[group.rank]))
-    assert got == [contents] * 3
+    short = [b"", b"one", b"\0two\0"]
+    long = [b"", b"x" * all_reduce.ROOM, b"\0" * (all_reduce.ROOM + 1)]
+
+    def act(group: AllReduce) -> list[Any]:
+        return [group.exchange(contents[group.rank]) for contents in (short, long, short)]
+
+    assert together(tmp_path, 3, act) == [[short, long, short]] * 3
 
 
 def test_one_bit_that_differs_is_found_on_every_rank(tmp_path: Path) -> None:
@@ -267,6 +272,44 @@ def test_learners_of_a_batch_each_learn_what_one_of_all_their_batches_does(
         assert of_rank[2] == pytest.approx(moments, rel=TINY)
         assert of_rank[3] == pytest.approx(metrics, rel=1e-9)
         assert torch.equal(of_rank[0], found[0][0])
+
+
+@remotely.remote_class
+class Process:
+    """A rank in a process of its own."""
+
+    def learns(
+        self, name: str, folder: Path, rank: int, size: int, rounds: list[Trajectory]
+    ) -> tuple[Any, ...]:
+        torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(1)
+        weights, *rest = learns(name, AllReduce(folder, rank, size, CPU), rounds)
+        return weights.numpy(), *rest
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize(("name", "size"), [("A2C with gaps", 3), ("PPO with gaps", 2)])
+def test_learners_in_processes_do_so_too(name: str, size: int, tmp_path: Path) -> None:
+    rounds = [
+        [played(10 * number + rank, 3 + rank, gaps=True) for number in range(3)]
+        for rank in range(size)
+    ]
+    joined = [stack(each) for each in zip(*rounds, strict=True)]
+    weights, rate, moments, _ = learns(name, None, joined)
+    ranks = [Process() for _ in range(size)]
+    calls = [
+        remotely.submit(process.learns, name, tmp_path, rank, size, rounds[rank])
+        for rank, process in enumerate(ranks)
+    ]
+    found = [call.result() for call in calls]
+    for process in ranks:
+        remotely.close(process)
+    for of_rank in found:
+        torch.testing.assert_close(torch.from_numpy(of_rank[0]), weights, rtol=0, atol=TINY)
+        assert of_rank[1] == pytest.approx(rate, rel=TINY)
+        assert of_rank[2] == pytest.approx(moments, rel=TINY)
+        assert (of_rank[0] == found[0][0]).all()
 
 
 @pytest.mark.usefixtures("double")

@@ -111,6 +111,7 @@ def test_a_rank_that_is_killed_ends_the_run_which_names_it_and_keeps_the_checkpo
     assert "the last good checkpoint is kept: --resume" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_all_learners_in_good_order(tmp_path: Path) -> None:
     config = dataclasses.replace(A2C, total_steps=0)
 
@@ -142,9 +143,9 @@ ON_STORE: dict[str, tuple[Any, Any]] = {
 # --- a store --------------------------------------------------------------------------------------
 
 ALONE: dict[str, tuple[Any, dict[str, Any]]] = {
-    "a2c": (a2c, {"total_steps": 1_000}),
-    "dqn": (dqn, {**OF_REPLAY, "total_steps": 400}),
-    "noisy": (dqn, {**OF_REPLAY, "noisy": True, "prioritized_alpha": 0.5, "total_steps": 300}),
+    "a2c": (a2c, {"total_steps": 320}),
+    "dqn": (dqn, {**OF_REPLAY, "total_steps": 160}),
+    "noisy": (dqn, {**OF_REPLAY, "noisy": True, "prioritized_alpha": 0.5, "total_steps": 160}),
 }
 
 
@@ -157,7 +158,7 @@ def test_one_learner_on_a_store_is_a_run_without_one_bit_by_bit(name: str, tmp_p
         config = algorithm.Config(**given, learners_share=share)
         algorithm.train(config, run=tmp_path / share)
     toys.assert_same_bits(tmp_path / "gradients", tmp_path / "store")
-    longer = {**given, "total_steps": given["total_steps"] + 200}
+    longer = {**given, "total_steps": given["total_steps"] + 64}
     for share in ("gradients", "store"):
         config = algorithm.Config(**longer, learners_share=share)
         algorithm.train(config, resume=tmp_path / share)
