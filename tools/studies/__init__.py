@@ -2,6 +2,7 @@
 
     python -m tools.studies.simulators       A2C with 16 to 512 simulators: steps until it is good,
                                              and signal and noise of its gradients
+    python -m tools.studies.actors           PPO with 2 to 15 actors: steps until it is good
     python -m tools.studies.norms            norms of weights, gradients and steps by layer, of Adam
                                              and RMSProp with batches of 64 to 1,024
     python -m tools.studies.second_learner   a learner that sees only what another one has played

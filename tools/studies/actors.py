@@ -2,9 +2,8 @@
 
     python -m tools.studies.actors             # CartPole, 2 to 15 actors of 16, three seeds
 
-The policy is evaluated every 4,096 steps, as in `simulators`.  Returns of training tell of the same
-policy later, the more environments there are: a game of Pong has some 1,700 steps, which are 54,000
-of 32 environments and 408,000 of 240.
+The policy is evaluated every 4,096 steps, as in `simulators`: returns of training lag behind it,
+the more environments there are.
 """
 
 import argparse
