@@ -3,7 +3,7 @@
     python -m tools.studies.actors             # CartPole, 2 to 15 actors of 16, three seeds
 
 The policy is evaluated every 4,096 steps, as in `simulators`: returns of training lag behind it,
-the more so the more environments there are.
+the more environments there are.
 """
 
 import argparse
