@@ -174,8 +174,8 @@ class Actor:
     def resume(self, paused: bytes) -> bool:
         """Continue from a state that `pause` returned.
 
-        Returns false, and changes nothing, if it cannot be read or is of other numbers of
-        environments.
+        Returns false, and plays on or begins new games, if it cannot be read or is of other
+        numbers of environments.
         """
         try:
             # From the checkpoint of a run of the user's own: evaluating others reads no pickle.
@@ -186,9 +186,11 @@ class Actor:
             return False
         if widths != [(one.width, one.envs.num_envs) for one in self.players]:
             return False
-        for player, old in zip(players, self.players, strict=True):
-            if not player.take_over(old):
-                return False
+        pairs = zip(players, self.players, strict=True)
+        if not all(player.take_over(old) for player, old in pairs):
+            for old in self.players:  # some of its environments may have gone on already
+                old.begin_anew()
+            return False
         self.players = players
         return True
 

@@ -1,7 +1,7 @@
 """Player: environments played for T steps at a time, by whatever chooses the actions."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,13 +84,21 @@ class Player:
         """What draws for all environments at once."""
         return self.randoms[0]
 
+    def parts(self) -> Iterator[tuple[slice, torch.Generator]]:
+        """Yield the rows of each seed, and its generator."""
+        for i, random in enumerate(self.randoms):
+            yield slice(i * self.width, (i + 1) * self.width), random
+
     def draw(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
         """Return `function(*rows, generator)`, [B, ...]: of the rows of each seed by its own."""
-        if len(self.randoms) == 1:
-            return function(*rows, self.random)
-        parts = zip(*(torch.split(tensor, self.width) for tensor in rows), strict=True)
-        drawn = [function(*part, one) for part, one in zip(parts, self.randoms, strict=True)]
-        return torch.cat(drawn)
+        drawn = [function(*(x[at] for x in rows), random) for at, random in self.parts()]
+        return torch.cat(drawn) if len(drawn) > 1 else drawn[0]
+
+    def begin_anew(self) -> None:
+        """Begin an episode in each environment."""
+        self.obs = self.envs.reset()
+        self.begins = np.ones(self.envs.num_envs, np.bool_)
+        self.memory = torch.zeros_like(self.memory)
 
     def take_over(self, old: "Player") -> bool:
         """Play on where this one was pickled, in place of one that was just made.

@@ -37,7 +37,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remotely_rl import networks
+from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common, fields, shares_store
@@ -337,8 +337,13 @@ class QActor(Actor):
         epsilons = self.config.epsilons_at(self.env_steps)
         if bool((epsilons == 1).all()):
             q = self.model.masked(torch.zeros(count, self.model.actions, device=self.device), obs)
+        elif self.config.noisy:  # each actor's environments share a perturbation
+            parts = []
+            for at, random in player.parts():
+                networks.resample(self.model, random)
+                parts.append(self.model(trees.map_tree(lambda x: x[at], obs))[0])  # noqa: B023 - called at once
+            q = torch.cat(parts)
         else:
-            networks.resample(self.model, player.random)
             q, _ = self.model(obs)
         epsilons = epsilons.repeat(count // player.width)
         action = player.draw(q_learning.epsilon_greedy, q.cpu(), epsilons)

@@ -158,8 +158,7 @@ class Common:
 
         It is called once, where a run begins, before its folder is made.
         """
-        if waits_of(self):
-            assert self.plan.waits
+        _ = self.plan  # raises for environments that cannot wait
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         """Raises TrainingError for a network or actions that the algorithm cannot train.
@@ -316,6 +315,12 @@ def check_sampling(config: Any) -> None:
         )
     if not config.actors:
         raise TrainingError(f"{given} sampling needs a number of actors, not 0 for as many as fit")
+    batch = getattr(config, "batch_trajectories", config.actors)
+    if getattr(config, "max_staleness", None) is not None and batch % config.actors:
+        raise TrainingError(
+            f"{given} sampling returns the trajectories of all {config.actors} actors at once:"
+            f" with max_staleness, batch_trajectories must be a multiple of that, not {batch}"
+        )
     if given == "alternating" and config.actors % 2:
         raise TrainingError(
             f"alternating sampling has two halves of the actors: {config.actors} is odd"
@@ -328,6 +333,8 @@ def sampling_of(config: Any) -> str:
     if given != "auto":
         return given
     can = config.actors and not getattr(config, "arrivals", False)
+    can = can and not environments.makes_vector(config.env)  # which may reset in another way
+    can = can and getattr(config, "max_staleness", None) is None
     return "central" if can and device_of(config).type == "cuda" else "local"
 
 

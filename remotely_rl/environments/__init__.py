@@ -17,6 +17,7 @@ from remotely_rl.environments.sources import (
     check_is_known,
     is_atari,
     make,
+    makes_vector,
     name_of,
     plan,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "check_is_known",
     "is_atari",
     "make",
+    "makes_vector",
     "name_of",
     "plan",
 ]

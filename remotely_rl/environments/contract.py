@@ -50,6 +50,8 @@ from remotely_rl.supervision.vector import CRASH
 from remotely_rl.supervision.whole import WatchedVectorEnv
 from remotely_rl.trees import Tree
 
+FRAME = "episode_frame_number"  # in the infos of ale-py's games
+
 
 class Step(NamedTuple):
     """One row of each environment.  The module's docstring says what the fields mean."""
@@ -203,7 +205,10 @@ class Environments:
         self._length += played
         # After a lost life only the next row tells whether the game was over.
         over = ~played if self._lives else ended
-        for i in np.flatnonzero(over):
+        if crashed is not None and self._lives:  # the next row begins a game; this one has no score
+            self._frame[crashed] = np.iinfo(np.int64).max
+            self._score[crashed], self._length[crashed] = 0, 0
+        for i in np.flatnonzero(over & (self._length > 0)):
             if crashed is None or not crashed[i]:
                 episode = Episode(float(self._score[i]), int(self._length[i]))
                 self._episodes.append((int(i), episode))
@@ -376,7 +381,9 @@ class Environments:
         """Return which environments, if their episode ended a step ago, have started a new game."""
         if not self._lives:
             return np.ones(self.num_envs, np.bool_)
-        frame = np.array(info["episode_frame_number"], np.int64)
+        # What comes from several processes says which of them have told.
+        frame = np.array(info.get(FRAME, self._frame), np.int64)
+        frame = np.where(info.get(f"_{FRAME}", FRAME in info), frame, self._frame)
         began = frame <= self._frame
         self._frame = frame
         return began

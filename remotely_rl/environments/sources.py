@@ -77,7 +77,7 @@ def plan(
                 raise TrainingError(f"the games of {source} {CANNOT_WAIT}")
             native = functools.partial(_native, spec, atari)
             return Plan(native, lives=atari.life_loss_is_terminal)
-        registered = functools.partial(_registered, side_by_side, source)
+        registered = functools.partial(_registered, side_by_side, spec_of(source))
         return Plan(registered, channels_first=channels_first, waits=waits)
     if _takes_num_envs(source):
         if images.asked_for:
@@ -169,14 +169,14 @@ def _whole(source: Callable[..., Any], count: int, watch: Watch | None) -> Vecto
 
 def _registered(
     side_by_side: Callable[..., VectorEnv[Any, Any, Any]],
-    env_id: str,
+    spec: EnvSpec,
     count: int,
     watch: Watch | None,
 ) -> VectorEnv[Any, Any, Any]:
     try:
-        return side_by_side(functools.partial(gymnasium.make, env_id), count, watch)
+        return side_by_side(functools.partial(gymnasium.make, spec), count, watch)
     except (gymnasium.error.Error, ImportError) as error:
-        raise TrainingError(f"Gymnasium cannot make {env_id!r}: {error}") from error
+        raise TrainingError(f"Gymnasium cannot make {spec.id!r}: {error}") from error
 
 
 def _watched(vector: VectorEnv[Any, Any, Any], watch: Watch | None) -> VectorEnv[Any, Any, Any]:
@@ -198,6 +198,11 @@ def _side_by_side(
     return SupervisedVectorEnv(
         [make_checked] * count, step_timeout_s=step_timeout_s, flight=flight, waits=waits
     )
+
+
+def makes_vector(source: Source) -> bool:
+    """Whether a source is a callable that makes a vector environment of the user's own."""
+    return callable(source) and _takes_num_envs(source)
 
 
 def _takes_num_envs(source: Callable[..., Any]) -> bool:

@@ -70,6 +70,19 @@ class Trajectory:
         return int(self.action.shape[1])
 
 
+def columns(trajectory: Trajectory, which: slice) -> Trajectory:
+    """Return the trajectory of some environments: views of its arrays."""
+    return Trajectory(
+        **{
+            field.name: trees.map_tree(
+                lambda x: x[which] if field.name in ("state", "version") else x[:, which],  # noqa: B023 - called at once
+                getattr(trajectory, field.name),
+            )
+            for field in fields(Trajectory)
+        }
+    )
+
+
 def stack(trajectories: Sequence[Trajectory]) -> Trajectory:
     """Concatenate trajectories of the same length along B, in the order given."""
     lengths = {trajectory.steps for trajectory in trajectories}

@@ -15,6 +15,7 @@ is random is drawn as in local sampling: the same seed gives the same trajectori
 rounding does to a batch of another size.
 """
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -27,21 +28,24 @@ from torch import nn
 
 import remotely
 from remotely_rl.acting.actor import Actor, Parameters, Rollout
+from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common
 from remotely_rl.environments import Environments
+from remotely_rl.environments.contract import FRAME
 from remotely_rl.environments.observations import ACTION_MASK
+from remotely_rl.errors import TrainingError
+from remotely_rl.learning.learner import gpu_lost
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision.vector import CRASH
 from remotely_rl.trees import Tree
 from remotely_rl.vector.vector_env import Simulators
 
-CLOSE_S = 5.0  # how long to wait for the present step; a hung environment ends by its time limit
+CLOSE_S = 2.0  # how long to wait for the present step, before its hosts are killed
 KEYS = frozenset({ACTION_MASK, f"_{ACTION_MASK}", CRASH, f"_{CRASH}"})  # of infos
-KEY_OF_LIVES = "episode_frame_number"
 
 
-class Closed(Exception):
+class Closed(TrainingError):
     """Sampling was stopped in the middle of a round."""
 
 
@@ -62,39 +66,59 @@ class CentralActor:
         halves: int,
         threads: int,
         crashes: Crashes,
+        over: Callable[[], bool] = lambda: False,
     ):
-        """Make the environments: those of a host for each seed, in so many halves."""
+        """Make the environments: those of a host for each seed, in so many halves.
+
+        Waits for them, unless training is `over` before.  Raises what making one raises.
+        """
         self.crashes = crashes
+        self.actors: list[Actor] = []
         self._threads = threads
         self._params: Parameters | None = None
         self._is_closing = False
+        self._players: list[Player] = []
+        self._vectors: list[Simulators] = []
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
             queue.SimpleQueue()
         )
-        each = len(seeds) // halves
-        lock = threading.Lock()
-        players: list[Player] = []
+        self._thread = threading.Thread(target=self._run, name="central sampling", daemon=True)
+        self._thread.start()
+        self._making: Future[Actor] = self._do(
+            lambda: self._make(kind, config, model, seeds, halves)
+        )
         try:
-            for first in range(0, len(seeds), each):
-                told = _Told(crashes, lock, first, config.envs_per_actor)
-                envs = _environments(config, each, told)
-                players.append(Player(envs, seeds[first : first + each], config.random_start))
-            actor = remotely.local(kind, config, model, seeds[0], players=players)
+            while not self.admit(POLL_S) and not over():
+                pass
         except BaseException:
-            for player in players:
-                player.envs.close()
+            self.close()
             raise
-        self.actors = [actor]
+
+    def _make(
+        self, kind: type[Actor], config: Common, model: nn.Module, seeds: Sequence[int], halves: int
+    ) -> Actor:
+        each, lock = len(seeds) // halves, threading.Lock()
+        for first in range(0, len(seeds), each):
+            told = _Told(self.crashes, lock, first, config.envs_per_actor)
+            vector = _simulators(config, each, told, first * config.envs_per_actor)
+            self._vectors.append(vector)
+            if self._is_closing:
+                raise Closed
+            envs = _environments(config, vector)
+            self._players.append(Player(envs, seeds[first : first + each], config.random_start))
+        actor = remotely.local(kind, config, model, seeds[0], players=self._players)
         act = actor.act
 
         def act_until_closed(player: Player, obs: Tree, last: bool) -> AgentOutput:
             if self._is_closing:
                 raise Closed
-            return act(player, obs, last)
+            try:
+                return act(player, obs, last)
+            except torch.AcceleratorError as error:
+                raise gpu_lost(error) from error
 
         actor.act = act_until_closed  # type: ignore[method-assign]
-        self._thread = threading.Thread(target=self._run, name="central sampling", daemon=True)
-        self._thread.start()
+        return actor
 
     def publish(self, params: Parameters) -> None:
         """Act by these parameters from the next call on."""
@@ -103,19 +127,24 @@ class CentralActor:
     def request(self, actor: Actor) -> "Future[Rollout]":
         """Sample with the newest parameters, after what was requested before."""
         params, self._params = self._params, None
-        future: Future[Rollout] = Future()
 
         def sample() -> Rollout:
             if params is not None:
                 actor.set_param(params)
             return actor.sample()
 
-        self._work.put((future, sample))
-        return future
+        return self._do(sample)
 
     def admit(self, timeout_s: float = 0.0) -> bool:
-        """Return whether there are new actors: never."""
-        return False
+        """Wait for the environments to be made; return whether they are new.
+
+        Raises what making one raised.
+        """
+        if self.actors:
+            return False
+        with contextlib.suppress(TimeoutError):
+            self.actors = [self._making.result(timeout_s)]
+        return bool(self.actors)
 
     def index_of(self, actor: Actor) -> int:
         """Return an actor's index among those at work."""
@@ -129,13 +158,19 @@ class CentralActor:
         raise error
 
     def close(self) -> None:
-        """End the environments, and the round under way.
-
-        If an environment hangs, its step ends first, by the time limit of a step.
-        """
+        """End the environments, and the round under way."""
         self._is_closing = True
         self._work.put(None)
         self._thread.join(CLOSE_S)
+        if self._thread.is_alive():  # in a step, or a reset, that takes long or hangs
+            for vector in self._vectors:
+                vector.abandon()
+            self._thread.join(CLOSE_S)
+
+    def _do(self, function: Callable[[], Any]) -> "Future[Any]":
+        future: Future[Any] = Future()
+        self._work.put((future, function))
+        return future
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)  # of this thread alone
@@ -148,8 +183,8 @@ class CentralActor:
                     future.set_exception(error)
                 del work, future, function
         finally:
-            for actor in self.actors:
-                actor.close()
+            for vector in self._vectors:
+                vector.close()
 
 
 class _Told:
@@ -176,17 +211,22 @@ class _Told:
             self._crashes.tell()
 
 
-def _environments(config: Common, hosts: int, told: Any) -> Environments:
+def _simulators(config: Common, hosts: int, told: Any, first_index: int) -> Simulators:
     plan = config.plan
-    vector = Simulators(
+    return Simulators(
         plan.make,
         hosts,
         config.envs_per_actor,
         told,
-        keys=KEYS | {KEY_OF_LIVES} if plan.lives else KEYS,
+        keys=KEYS | {FRAME, f"_{FRAME}"} if plan.lives else KEYS,
         step_timeout_s=config.step_timeout_s,
+        first_index=first_index,
         waits=plan.waits,
     )
+
+
+def _environments(config: Common, vector: Simulators) -> Environments:
+    plan = config.plan
     return Environments(
         vector,
         lives=plan.lives,

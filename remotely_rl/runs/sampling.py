@@ -127,7 +127,7 @@ def _actors(
         seeds = [session.seed_of(number) for number in range(config.actors)]
         made = CentralActor(
             kind, config, learner.model, seeds, halves, config.learner_threads or spare,
-            session.crashes,
+            session.crashes, session.over,
         )  # fmt: skip
         made.publish(learner.parameters())
         return made

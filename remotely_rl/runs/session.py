@@ -48,7 +48,7 @@ from remotely_rl.acting.stream import Stream
 from remotely_rl.config import Common
 from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost
-from remotely_rl.experience.trajectory import Trajectory, stack
+from remotely_rl.experience.trajectory import Trajectory, columns, stack
 from remotely_rl.learning.all_reduce import AllReduce
 from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
@@ -381,21 +381,26 @@ class Session(Generic[C]):
         Those that came are kept for the next call.  A trajectory is of `envs_per_actor`
         environments: a rollout that was sampled centrally is one for each actor.
         """
-        with self.spending("waiting"):
-            rollout = actors.take(timeout_s=POLL_S)
-        if self.apart is not None:
-            self._exchange_news([] if rollout is None else [rollout], self.apart)
-            self.learner.optimizer.pull()  # what others have learnt meanwhile
-        if rollout is None:
-            self.tick()
+        width = count * self._config.envs_per_actor
+        if sum(one.width for one in self._gathered) < width:
+            with self.spending("waiting"):
+                rollout = actors.take(timeout_s=POLL_S)
+            if self.apart is not None:
+                self._exchange_news([] if rollout is None else [rollout], self.apart)
+                self.learner.optimizer.pull()  # what others have learnt meanwhile
+            if rollout is None:
+                self.tick()
+                return None
+            trajectory = self.count([rollout])
+            if trajectory.valid.any():
+                self._gathered.append(trajectory)
+        if sum(one.width for one in self._gathered) < width:
             return None
-        trajectory = self.count([rollout])
-        if trajectory.valid.any():
-            self._gathered.append(trajectory)
-        if sum(one.width for one in self._gathered) < count * self._config.envs_per_actor:
-            return None
-        gathered, self._gathered = self._gathered, []
-        return stack(gathered)
+        gathered, self._gathered = stack(self._gathered), []
+        if gathered.width > width:  # of a rollout of more actors than an update is to learn from
+            self._gathered = [columns(gathered, slice(width, None))]
+            gathered = columns(gathered, slice(width))
+        return gathered if gathered.valid.any() else None
 
     # --- counting ---------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self.autoreset_mode = AutoresetMode.DISABLED if waits else autoreset_mode
         self._waits = waits
         self.crashes: list[CrashReport] = []  # since `pop_crashes`
-        self._first_index = first_index
+        self.first_index = first_index
         self._episode_seeds = episode_seeds
         self._check_finite = check_finite
         self._seeds = [Seeds() for _ in range(count)]
@@ -333,14 +333,14 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 if self._check_finite:
                     self.rows.check_row(i)
             except WrongRow as error:  # which another attempt would return too
-                raise TrainingError(f"environment {self._first_index + i}: {error}") from None
+                raise TrainingError(f"environment {self.first_index + i}: {error}") from None
             except Exception as error:
                 last = self._crashed(i, error, error.__traceback__)
                 continue
             self._ended[i] = False
             return info
         raise TrainingError(
-            f"environment {self._first_index + i} could not be reset {RESETS} times in a row;"
+            f"environment {self.first_index + i} could not be reset {RESETS} times in a row;"
             f" the last: {last.what}\n{last.details}"
         )
 
@@ -429,7 +429,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             )
         for j, known in enumerate(self.envs):
             if j != i and known.unwrapped is env.unwrapped:
-                one, other = (self._first_index + index for index in sorted((i, j)))
+                one, other = (self.first_index + index for index in sorted((i, j)))
                 raise TrainingError(
                     f"environments {one} and {other} are one object: what makes environments must"
                     " make a new one in each call"

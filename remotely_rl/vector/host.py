@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import remotely
 from remotely_rl.supervision import CrashReport, SupervisedVectorEnv, failures, flight
-from remotely_rl.supervision.vector import Make
+from remotely_rl.supervision.vector import CRASH, Make
 from remotely_rl.supervision.watchdog import SWITCH, Watch
 from remotely_rl.vector.bells import MORE, STEP, Address, Bell
 from remotely_rl.vector.board import FAILED, MAIL, Board
@@ -38,6 +38,7 @@ class Settings(NamedTuple):
     # how they are watched over.  Of infos the VectorEnv then needs some keys alone.
     are_whole: bool = False
     keys: frozenset[str] | None = None
+    first_index: int = 0  # of the VectorEnv's environments, where they are a part of all
     waits: bool = False  # an environment whose episode is over may be stepped: it stays as it is
 
 
@@ -99,7 +100,7 @@ class Host:
             make: Any = makes[0]
             vector = make(len(makes), self._watch)
             if isinstance(vector, SupervisedVectorEnv):
-                vector.copy = False
+                vector.copy, vector.first_index = False, settings.first_index + first_index
             self.envs = vector if isinstance(vector, SupervisedVectorEnv) else Whole(vector)
         else:
             self.envs = SupervisedVectorEnv(
@@ -250,7 +251,11 @@ class Host:
         """Return the infos that the VectorEnv needs."""
         if self._keys is None:
             return infos
-        return {key: infos[key] for key in self._keys & infos.keys()}
+        needed = {key: infos[key] for key in self._keys & infos.keys()}
+        for key in needed.keys() - {CRASH}:  # of a whole, all have it
+            if not key.startswith("_") and f"_{key}" not in infos:
+                needed[f"_{key}"] = np.ones(len(self.envs.outcomes[0]), np.bool_)
+        return needed
 
     def _message(self, infos: dict[str, Any]) -> Message:
         envs = self.envs

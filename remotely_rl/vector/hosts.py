@@ -325,7 +325,7 @@ class Hosts:
     def _tell(self, seat: Seat, error: BaseException) -> None:
         """Tell that a host has died, once, and begin to make another.  On any thread."""
         with self._lock:
-            if seat.was_told:
+            if seat.was_told or self._is_closing:
                 return
             report = seat.report = self._named(seat, report_of(error, seat.steps))
             if is_failure(error):
@@ -334,9 +334,8 @@ class Hosts:
                 self._failure = error
             if self._failure is None and not self._is_closing:
                 seat.make(self._spare, is_replacement=True)
-            seat.was_told = (
-                True  # last: a death is rather told twice, after an interrupt, than never
-            )
+            # Last: a death is rather told twice, after an interrupt, than never.
+            seat.was_told = True
 
     def _count(self, report: CrashReport) -> None:
         """Count and tell a crash.  What that raises, the user's step raises, on its own thread."""
@@ -374,6 +373,7 @@ class Hosts:
     def _renew(self, seat: Seat) -> None:
         """Wait for another host, unless there is one.  Raises what ends the run."""
         while seat.state is not State.IDLE:
+            self.check_is_open()
             with self._lock:
                 if self._failure is not None:
                     raise self._failure
@@ -475,6 +475,14 @@ class Hosts:
         """Return a frame of each environment."""
         frames = [self._call(seat, "render") for seat in self._seats]
         return tuple(frame for part in frames for frame in part or ())
+
+    def abandon(self) -> None:
+        """End the hosts, while another thread waits for them: it is told that this is closed."""
+        with self._lock:
+            self._is_closing = True
+            self._spare.is_closed = True
+            for seat in self._seats:
+                seat.kill()
 
     def close(self) -> None:
         """End the actors."""

@@ -207,6 +207,11 @@ class Seat:
         self._bells.disconnect(self.index)
         return host
 
+    def kill(self) -> None:
+        """End the host's process, whatever it does.  On any thread: its death is seen as any is."""
+        if (host := self._host) is not None:
+            on_a_thread(partial(remotely.kill, host))
+
     def pop_making(self) -> "Future[Any] | None":
         """Return the host that is being made, if one is, to be closed."""
         making, self._making = self._making, None

@@ -269,19 +269,33 @@ class Simulators(VectorEnv):
         *,
         keys: frozenset[str],
         step_timeout_s: float,
+        first_index: int = 0,
         waits: bool = False,
     ):
-        """Make the environments.  Of infos, these `keys` are returned.
+        """Make the environments, numbered from `first_index`.  Of infos, these `keys` are returned.
 
         `waits`: one whose episode is over stays as it is until it is reset.
         """
         mode = AutoresetMode.DISABLED if waits else AutoresetMode.NEXT_STEP
-        settings = Settings(mode, True, True, step_timeout_s, 1.0, True, keys, waits)
+        settings = Settings(mode, True, True, step_timeout_s, 1.0, True, keys, first_index, waits)
         self._begin(Hosts([make] * (hosts * width), width, settings, crashes), False, mode)
 
+    def abandon(self) -> None:
+        """Let a step, or a reset, that another thread waits for end at once, by ending its hosts.
+
+        It raises ClosedEnvironmentError there; `close` is still to be called.
+        """
+        self._hosts.abandon()
+
     def pause(self) -> Any:
-        """Return a state from which `resume` goes on bit by bit, as far as it can be saved."""
-        return self._hosts.pause()
+        """Return a state from which `resume` goes on bit by bit.
+
+        Raises ValueError if the environments cannot be saved.
+        """
+        states, ended = self._hosts.pause()
+        if not all(states):
+            raise ValueError("the environments cannot be saved")
+        return states, ended
 
     def resume(self, paused: Any) -> bool:
         """Go on from what `pause` returned; return whether all hosts could."""

@@ -70,6 +70,12 @@ class Whole:
         if not due.all():
             obs, *outcome, infos = self.vector.step(actions)
             for into, values in zip(outcomes, outcome, strict=True):
+                if np.shape(values) != into.shape:
+                    raise TrainingError(
+                        f"a step of {len(into)} environments has rewards and ends of shapes"
+                        f" {[np.shape(one) for one in outcome]}: let the vector environment return"
+                        " one of each for each environment"
+                    )
                 into[:] = values
         if due.any():
             # One that cannot be reset in part has made a step of the episode that nobody has seen.

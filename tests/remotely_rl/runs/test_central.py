@@ -4,27 +4,32 @@ import contextlib
 import dataclasses
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.error import ClosedEnvironmentError
 from torch import nn
 
 import remotely
-from remotely_rl import TrainingError, a2c, algorithms, ppo
+from remotely_rl import TrainingError, algorithms, appo, impala, networks, ppo
 from remotely_rl.acting.actor import Actor, Parameters, Rollout
 from remotely_rl.acting.player import play
 from remotely_rl.algorithms import dqn
 from remotely_rl.algorithms.ppo import update as ppo_update
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.environments.observations import Leaf
+from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.learning.learner import Learner
-from remotely_rl.runs.central import CentralActor
+from remotely_rl.runs import central as central_module
+from remotely_rl.runs.central import CentralActor, Closed
 from remotely_rl.supervision import Crashes, CrashReport
 from tests.remotely_rl import toys
 
@@ -239,6 +244,133 @@ def test_in_a_replay_each_environment_has_its_own_rows_and_epsilons() -> None:
     assert len(played.episodes) == 4 * 25  # those of the environments that explore least alone
 
 
+def test_with_resets_in_the_pause_a_death_ends_its_episodes_and_no_other(tmp_path: Path) -> None:
+    (mark := tmp_path / "died").touch()
+    for dies in (False, True):
+        if dies:
+            mark.unlink()
+        with central(1, env=lambda: Dies(mark), resets="in_pause", random_start=0,
+                     model=toys.network(1)) as made:  # fmt: skip
+            played = rounds(made, 6)
+        assert [len(one.episodes) for one in played].count(8) == 6 - dies  # 7 steps of 20 each
+        assert {game.length for one in played for game in one.episodes} == {7}
+
+
+@pytest.mark.parametrize("victims", [1, 2], ids=["one actor", "all actors"])
+def test_with_lives_the_row_after_a_death_begins_a_game_and_is_not_learned_from(
+    victims: int,
+) -> None:
+    config = dataclasses.replace(
+        CONFIG, env="ALE/Breakout-v5", actors=2, life_loss_is_terminal=True, random_start=0
+    )
+    model = networks.default_network(Leaf((4, 42, 42), np.dtype(np.uint8)), 4)
+    made = CentralActor(Actor, config, model, SEEDS[:2], 1, 1, Crashes(lambda text: None))
+    try:
+        rounds(made, 1)
+        hosts = sorted(one.pid for one in remotely.actors() if one.class_name == "Host")
+        for pid in hosts[:victims]:
+            os.kill(pid, signal.SIGKILL)
+        seen = rounds(made, 1)[0].trajectory
+    finally:
+        made.close()
+    lost = seen.truncated[0] & ~seen.valid[0]
+    assert lost.sum() >= 2 * victims - 1  # one has lost a life just before, and begins anew
+    assert not seen.valid[1, lost].any()
+    assert seen.begins[2, lost].all()
+    assert seen.valid[2:, lost].all()
+
+
+def test_an_id_that_only_this_process_has_registered_is_known_to_the_actors() -> None:
+    gymnasium.register("OnlyHere-v0", lambda **_: toys.Counting())
+    try:
+        with central(1, env="OnlyHere-v0", random_start=0, model=toys.network(1)) as made:
+            assert rounds(made, 1)[0].episodes
+    finally:
+        del gymnasium.registry["OnlyHere-v0"]
+
+
+def test_noisy_networks_are_perturbed_for_each_actor_as_in_local_sampling() -> None:
+    config = dqn.Config(env="CartPole-v1", actors=4, envs_per_actor=2, noisy=True, device="cpu")
+    object.__setattr__(config, "learn_from", 0)
+    model = config.make_model(None, Leaf((4,), np.dtype(np.float32)), Discrete(2))
+    made = CentralActor(dqn.QActor, config, model, SEEDS, 2, 1, Crashes(lambda text: None))
+    try:
+        made.actors[0].env_steps = 10
+        central_actions = rounds(made, 1)[0].trajectory.action
+    finally:
+        made.close()
+    for i, seed in enumerate(SEEDS):
+        actor = remotely.local(dqn.QActor, config, model, seed)
+        actor.env_steps = 10
+        actions = actor.sample().trajectory.action
+        actor.close()
+        assert (central_actions[:, 2 * i : 2 * i + 2] == actions).all()
+
+
+def test_an_update_learns_from_as_many_trajectories_as_it_is_told_whatever_a_round_has(
+    tmp_path: Path,
+) -> None:
+    config = impala.Config(
+        env=toys.Guess, actors=4, envs_per_actor=2, rollout_steps=8, total_steps=400,
+        batch_trajectories=1, sampling="central", learner_threads=1, device="cpu",
+    )  # fmt: skip
+    assert impala.train(config, run=tmp_path / "run").updates >= 400 // (2 * 8)
+
+
+def test_environments_that_cannot_be_saved_are_told_as_in_local_sampling() -> None:
+    with central(2, env=toys.Unsaveable, random_start=0, model=toys.network(2)) as made:
+        rounds(made, 1)
+        assert made.actors[0].pause() == b""
+
+
+def test_a_gpu_that_is_lost_while_sampling_loses_the_learner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lost(*_: object) -> None:
+        raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(Actor, "act", lost)
+    with central(1) as made, pytest.raises(LearnerLost, match="the GPU is lost"):
+        rounds(made, 1)
+
+
+class Hangs(toys.Counting):
+    """Its third step does not return."""
+
+    def step(self, action: int) -> Any:
+        if self.now == 2:
+            threading.Event().wait()
+        return super().step(action)
+
+
+def test_an_environment_that_hangs_does_not_keep_a_run_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(central_module, "CLOSE_S", 0.5)
+    said: list[str] = []
+    config = dataclasses.replace(CONFIG, env=Hangs, random_start=0)
+    made = CentralActor(Actor, config, toys.network(1), SEEDS, 2, 1, Crashes(said.append))
+    call = made.request(made.actors[0])
+    made.close()
+    assert isinstance(call.exception(30), (ClosedEnvironmentError, Closed))
+    assert not said
+
+
+class SlowToMake(toys.Counting):
+    def __init__(self) -> None:
+        threading.Event().wait(3.0)
+        super().__init__()
+
+
+def test_a_run_that_is_over_does_not_wait_for_environments_to_be_made() -> None:
+    config = dataclasses.replace(CONFIG, env=SlowToMake, actors=2, random_start=0)
+    made = CentralActor(
+        Actor, config, toys.network(1), SEEDS[:2], 1, 1, Crashes(lambda text: None), lambda: True
+    )
+    assert not made.actors
+    made.close()
+
+
 def test_closing_in_the_middle_of_a_round_ends_it() -> None:
     made = CentralActor(
         Actor, dataclasses.replace(CONFIG, rollout_steps=10_000_000), InFloat64(), SEEDS, 2, 1,
@@ -255,11 +387,13 @@ def test_closing_in_the_middle_of_a_round_ends_it() -> None:
         ({"sampling": "centrl"}, "must be auto, local, central, alternating.*'central'"),
         ({"sampling": "alternating", "actors": 3}, "two halves of the actors: 3 is odd"),
         ({"sampling": "central", "arrivals": True}, "dial in compute their own actions"),
+        ({"sampling": "central", "actors": 0}, "needs a number of actors"),
+        ({"sampling": "central", "max_staleness": 1, "actors": 4}, "must be a multiple of that"),
     ],
 )
 def test_what_cannot_be_sampled_so_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(TrainingError, match=words):
-        a2c.Config(**given)
+        appo.Config(**given)
 
 
 def test_a_template_that_cannot_says_which_can() -> None:
