@@ -383,7 +383,8 @@ class StoreOptimizer:
         if self._own[0].steps < self._every:
             return
         for chunk in self.store.each():
-            merged = self._own[chunk].merged(*self.store.value(chunk))
+            there = self.store.value(chunk).to(self._copy.device)
+            merged = self._own[chunk].merged(*there)
             self.store.write(chunk, merged)
             self._read(chunk)
             self._own[chunk] = self._own[chunk].cleared()
