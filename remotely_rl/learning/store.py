@@ -24,7 +24,6 @@ is under nobody's lock holds what one learner has written, whole:
 
 import bisect
 import contextlib
-import fcntl
 import itertools
 import mmap
 import os
@@ -177,15 +176,14 @@ class Store:
 
     def try_lock(self, chunk: int, alone: bool = True) -> bool:
         """Locks a chunk, for itself or beside other readers, unless another has it."""
-        kind = fcntl.F_WRLCK if alone else fcntl.F_RDLCK
         try:
-            self._set_lock(kind, chunk)
+            self._set_lock("F_WRLCK" if alone else "F_RDLCK", chunk)
         except BlockingIOError:
             return False
         return True
 
     def unlock(self, chunk: int) -> None:
-        self._set_lock(fcntl.F_UNLCK, chunk)
+        self._set_lock("F_UNLCK", chunk)
 
     def each(self, alone: bool = True) -> Generator[int]:
         """Yields every chunk once, locked, in the order in which they are free."""
@@ -213,9 +211,12 @@ class Store:
         if self._made is not None:
             os.close(self._made)
 
-    def _set_lock(self, kind: int, chunk: int) -> None:
+    def _set_lock(self, kind: str, chunk: int) -> None:
+        import fcntl  # noqa: PLC0415 - Windows has none
+
         # Of an open file (F_OFD_...), not of a process: the kernel frees it with the file.
-        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, chunk, 1, 0))
+        lock = _LOCK.pack(getattr(fcntl, kind), os.SEEK_SET, chunk, 1, 0)
+        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, lock)
 
 
 def in_turn(
@@ -382,7 +383,8 @@ class StoreOptimizer:
         if self._own[0].steps < self._every:
             return
         for chunk in self.store.each():
-            merged = self._own[chunk].merged(*self.store.value(chunk))
+            there = self.store.value(chunk).to(self._copy.device)
+            merged = self._own[chunk].merged(*there)
             self.store.write(chunk, merged)
             self._read(chunk)
             self._own[chunk] = self._own[chunk].cleared()

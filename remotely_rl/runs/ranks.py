@@ -24,6 +24,7 @@ How it ends, where they average gradients:
 import contextlib
 import dataclasses
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ import torch
 from torch import nn
 
 import remotely
-from remotely.machine import gpus, this_machine
+from remotely.machine import gpus, memory_file, this_machine
 from remotely_rl import networks
 from remotely_rl.acting import cluster
 from remotely_rl.config import Common, device_of, learners_of, shares_store
@@ -233,8 +234,7 @@ def beside(session: Session[C], loop: Loop, kind: type[Learner[C]]) -> Iterator[
     config = session.learner.config
     size = learners_of(config)
     sharing = None
-    # Of one learner only if it is asked for.
-    if shares_store(config) and (size > 1 or not shares_store(type(config))):
+    if _has_store(config):
         sharing = _sharing(session, size)
         session.at_end(sharing.close)  # once the checkpoint is written
     if size == 1:
@@ -261,6 +261,11 @@ def beside(session: Session[C], loop: Loop, kind: type[Learner[C]]) -> Iterator[
                 session.others.close()
 
 
+def _has_store(config: Common) -> bool:
+    """Whether there is a store: one learner has one only if it is asked for."""
+    return shares_store(config) and (learners_of(config) > 1 or not shares_store(type(config)))
+
+
 def _sharing(session: Session[C], size: int) -> Sharing:
     """What rank 0 begins with, or the run had, in memory that all share."""
     learner = session.learner
@@ -274,6 +279,11 @@ def _sharing(session: Session[C], size: int) -> Sharing:
 def check(config: Common) -> None:
     """Raises TrainingError if this machine cannot have the learners that a config asks for."""
     size = learners_of(config)
+    if _has_store(config) and not memory_file.SUPPORTED:
+        raise TrainingError(
+            f"learners that share a store need Linux, whose memory files they lock, not"
+            f" {sys.platform}: use learners_share=gradients, or one learner"
+        )
     if size == 1:
         return
     if os.environ.get("REMOTELY_LOCAL") == "1":

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import remotely
+from remotely.machine import memory_file
 from remotely_rl import a2c, appo, dqn, ppo, rainbow
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.runs import checkpoint, metrics, ranks
@@ -239,6 +240,14 @@ def test_an_unknown_kind_of_sharing_is_answered_with_the_closest() -> None:
         ppo.Config(**of_ppo)
     with pytest.raises(TrainingError, match="with learners_share=store it must be 0"):
         dqn.Config(learners_share="store", reset_interval=5).check_run()
+
+
+def test_a_store_on_a_system_without_its_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_file, "SUPPORTED", False)
+    for config in (a2c.Config(learners_share="store"), appo.Config(learners=2)):
+        with pytest.raises(TrainingError, match="share a store need Linux"):
+            ranks.check(config)
+    ranks.check(appo.Config())
 
 
 def test_a_batch_of_all_learners_has_to_be_there_before_the_first_update() -> None:
