@@ -222,7 +222,8 @@ class Play:
         self.reaper.chance = 0.0
         for _ in range(2):
             self.step(may_interrupt=False)
-        assert self.hosts.ask(range(COUNT), "call", "level", (), {}) == self.levels
+        assert self.of_all("level") == self.levels
+        self.note(self.reaper.pop())
         if not self.interrupts:  # one that is interrupted may be told twice
             assert len(self.reports) == self.died
 
@@ -231,6 +232,16 @@ class Play:
             self.died += 1
             if method != "make":  # a host that never was there had no episodes
                 self.model.host_died(place)
+
+    @contextlib.contextmanager
+    def perhaps_interrupted(self, chance: float, lines: int) -> Iterator[None]:
+        """Interrupt what is within, by chance, at one of so many lines."""
+        limit = interrupted_at(self.draw.randint(1, lines))
+        with limit if self.draw.random() < chance else contextlib.nullcontext():
+            try:
+                yield
+            except KeyboardInterrupt:
+                self.interrupts += 1
 
     # --- uses -------------------------------------------------------------------------------------
 
@@ -241,13 +252,9 @@ class Play:
                 self.hosts.begin(np.zeros(COUNT, np.int64))
             self.reset(np.isin(np.arange(COUNT), ended))
         before, info = self.hosts.rows, None
-        limit = interrupted_at(self.draw.randint(1, 300))
-        with limit if may_interrupt and self.draw.random() < 0.5 else contextlib.nullcontext():
-            try:
-                self.hosts.begin(np.zeros(COUNT, np.int64))
-                info = self.hosts.finish()
-            except KeyboardInterrupt:
-                self.interrupts += 1
+        with self.perhaps_interrupted(0.5 if may_interrupt else 0.0, 300):
+            self.hosts.begin(np.zeros(COUNT, np.int64))
+            info = self.hosts.finish()
         if self.hosts.rows is before:  # it has not begun
             return
         if self.hosts.is_stepping:
@@ -300,7 +307,7 @@ class Play:
     def ask(self) -> None:
         which = self.draw.sample(range(COUNT), self.draw.randint(1, COUNT))
         found = None
-        with contextlib.suppress(remotely.ActorDied):
+        with self.perhaps_interrupted(0.3, 100), contextlib.suppress(remotely.ActorDied):
             found = self.hosts.ask(which, "call", "where", (), {})
         if found is not None:
             for i, where in zip(which, found, strict=True):
