@@ -263,6 +263,9 @@ class Hosts:
             seat.happens(Event.DEATH)
             return
         self._write(seat, rows)
+        if self._episodes.wait:  # a new host has not seen the rows that stay as they are
+            for i in (np.flatnonzero(self._episodes.ended[seat.rows]) + seat.begin).tolist():
+                self.rows.copy_row(i, self._rows[1 - self._parity])
         self._add(seat, rows.rest)
         seat.happens(Event.ANSWER)
 

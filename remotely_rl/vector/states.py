@@ -80,7 +80,7 @@ class Episodes:
     def __init__(self, count: int, mode: AutoresetMode, wait: bool = False):
         """`wait`: those that have ended stay so until they are reset."""
         self.in_same_step = mode is AutoresetMode.SAME_STEP
-        self._wait = wait
+        self.wait = wait
         self.ended = np.zeros(count, np.bool_)
         self.lost = np.zeros(count, np.bool_)
 
@@ -102,4 +102,4 @@ class Episodes:
         self.lost[:] = False
         if not self.in_same_step:
             over = terminated | truncated
-            self.ended[:] = over | self.ended if self._wait else over
+            self.ended[:] = over | self.ended if self.wait else over

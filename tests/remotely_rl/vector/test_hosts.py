@@ -19,7 +19,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import remotely
-from remotely_rl.supervision import Crashes, CrashReport
+from remotely_rl.supervision import Crashes, CrashReport, SupervisedVectorEnv
 from remotely_rl.supervision.vector import CRASH
 from remotely_rl.vector import hosts, seat
 from remotely_rl.vector.host import Host, Settings
@@ -37,7 +37,7 @@ class Short(Numbered):
     lives = [0] * COUNT
     level = now = length = 0
 
-    def __init__(self, place: int) -> None:
+    def __init__(self, place: int = 0) -> None:
         super().__init__()
         Short.lives[place] += 1
         self.life = COUNT * Short.lives[place] + place
@@ -50,6 +50,11 @@ class Short(Numbered):
 
     def where(self) -> Any:
         return self._obs().tolist()
+
+
+def waiting(count: int, watch: Any) -> SupervisedVectorEnv:
+    """Make the environments of a host as a whole, such as wait for a `reset`."""
+    return SupervisedVectorEnv([Short] * count, episode_seeds=False, waits=True)
 
 
 class Reaper:
@@ -127,8 +132,8 @@ def interrupted_at(line: int) -> Iterator[None]:
 class Model:
     """What each row has to be, from what has died, one environment at a time."""
 
-    def __init__(self, mode: AutoresetMode):
-        self.in_same_step = mode is AutoresetMode.SAME_STEP
+    def __init__(self, mode: AutoresetMode, wait: bool):
+        self.in_same_step, self.wait = mode is AutoresetMode.SAME_STEP, wait
         self.word = ["running"] * COUNT  # running, ended, lost
         self.last = np.zeros((COUNT, 4))
         self.seen: set[tuple[float, float]] = set()
@@ -152,7 +157,10 @@ class Model:
         """A step has this row; `info` is None where an interrupt has cost it."""
         if self.word[i] == "ended":
             assert (reward, terminated, truncated) == (0, False, False)
-            self.begins(i, obs)
+            if self.wait:
+                assert obs.tolist() == self.last[i].tolist()
+            else:
+                self.begins(i, obs)
             return
         final = obs
         if self.in_same_step and (terminated or truncated):
@@ -184,19 +192,20 @@ class Model:
 class Play:
     """One sequence of random uses, deaths and interrupts."""
 
-    def __init__(self, mode: AutoresetMode, seed: int, patch: pytest.MonkeyPatch):
+    def __init__(self, mode: AutoresetMode, wait: bool, seed: int, patch: pytest.MonkeyPatch):
         Short.lives[:] = [0] * COUNT
         self.draw = random.Random(seed)
-        self.mode = mode
-        self.model = Model(mode)
+        self.must_reset = mode is AutoresetMode.DISABLED and not wait
+        self.model = Model(mode, wait)
         self.reaper = Reaper(seed, patch)
         self.reports: list[CrashReport] = []
         self.died = self.interrupts = 0
         self.levels = [0] * COUNT
+        makes: Any = [waiting] * COUNT
         self.hosts = Hosts(
-            [functools.partial(Short, i) for i in range(COUNT)],
+            makes if wait else [functools.partial(Short, i) for i in range(COUNT)],
             WIDTH,
-            Settings(mode, False, True, 0.0, 1.0),
+            Settings(mode, False, True, 0.0, 1.0, are_whole=wait, waits=wait),
             Crashes(lambda text: None, 1.0, keep=self.reports.append),
         )
 
@@ -247,7 +256,7 @@ class Play:
 
     def step(self, may_interrupt: bool = True) -> None:
         ended = [i for i in range(COUNT) if self.model.word[i] == "ended"]
-        if self.mode is AutoresetMode.DISABLED and ended:
+        if self.must_reset and ended:
             with pytest.raises(ValueError, match="have ended: reset them first"):
                 self.hosts.begin(np.zeros(COUNT, np.int64))
             self.reset(np.isin(np.arange(COUNT), ended))
@@ -337,14 +346,15 @@ class Play:
 
 
 @pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("mode", [*AutoresetMode, "waits"])
 @pytest.mark.parametrize("sequences", [SEQUENCES, pytest.param(THOROUGH, marks=pytest.mark.slow)])
 def test_no_row_is_wrong_whenever_hosts_die_and_whatever_is_interrupted(
-    mode: AutoresetMode, sequences: int, monkeypatch: pytest.MonkeyPatch
+    mode: Any, sequences: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wait = mode == "waits"
     for seed in range(sequences):
         with monkeypatch.context() as patch:
-            play = Play(mode, seed, patch)
+            play = Play(AutoresetMode.DISABLED if wait else mode, wait, seed, patch)
             try:
                 play.run(30)
             except BaseException as error:
