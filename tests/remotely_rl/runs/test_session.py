@@ -52,7 +52,7 @@ def test_a_batch_is_gathered_of_what_holds_experience_and_nothing_is_lost(tmp_pa
     nothing = dataclasses.replace(empty.trajectory, valid=np.zeros_like(empty.trajectory.valid))
     empty = Rollout(nothing, [Episode(1.0, 1)], {})
     stream: Any = Stream([one, None, empty, two])
-    with session(tmp_path) as run:
+    with session(tmp_path, TRAINED) as run:
         gathered = [run.gather(stream, 2) for _ in range(4)]
         assert gathered[:3] == [None] * 3
         assert gathered[3] is not None

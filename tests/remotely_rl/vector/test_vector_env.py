@@ -770,13 +770,13 @@ def test_after_an_interrupted_step_the_rows_are_those_of_the_steps_after_it(
     plain, ours = SyncVectorEnv([cart_pole] * 4), VectorEnv(cart_pole, 4, envs_per_actor=2)
     plain.reset(seed=1)
     ours.reset(seed=1)
-    wait = ours._hosts._bells.wait
+    gather = ours._hosts._gather
 
-    def interrupted(timeout_s: float | None = None) -> Any:
-        monkeypatch.setattr(ours._hosts._bells, "wait", wait)
+    def interrupted() -> Any:
+        monkeypatch.setattr(ours._hosts, "_gather", gather)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ours._hosts._bells, "wait", interrupted)
+    monkeypatch.setattr(ours._hosts, "_gather", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ours.step([0, 1, 0, 1])
     plain.step([0, 1, 0, 1])
