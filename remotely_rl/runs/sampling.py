@@ -125,6 +125,8 @@ def _actors(
         stepping = config.actors * learners // 2 if halves == 2 else 0
         spare = max(1, (threads.beside(stepping) if stepping else threads.cores()) // learners)
         seeds = [session.seed_of(number) for number in range(config.actors)]
+        count = config.actors * config.envs_per_actor
+        session.say(f"{mode} sampling: the actions of {count} environments are computed here")
         made = CentralActor(
             kind, config, learner.model, seeds, halves, config.learner_threads or spare,
             session.crashes, session.over,
