@@ -28,3 +28,10 @@ def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("REMOTELY_LOCAL", "1")
     yield
     remotely.shutdown()
+
+
+@pytest.fixture
+def own_cluster(nothing_left: None) -> Iterator[None]:
+    """The cluster that a test, or a run in it, starts for itself ends with the test."""
+    yield
+    remotely.shutdown()

@@ -254,6 +254,7 @@ class Pusher:
         push_constants(address, number, pushes)
 
 
+@pytest.mark.usefixtures("own_cluster")
 @pytest.mark.parametrize(
     "pushes", [100, pytest.param(50_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
@@ -276,6 +277,7 @@ def test_no_chunk_is_torn_by_learners_that_push_at_once(pushes: int, opened: lis
     assert looks > 0
 
 
+@pytest.mark.usefixtures("own_cluster")
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.chaos)])
 def test_a_learner_that_is_killed_under_a_lock_stops_no_other(
     kills: int, opened: list[Store]

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,6 @@ from remotely_rl.runs import checkpoint, metrics, ranks
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve", "own_cluster")
-
-
-@pytest.fixture
-def own_cluster(nothing_left: None) -> Iterator[None]:
-    """The cluster that a run starts for itself ends with the test."""
-    yield
-    remotely.shutdown()
 
 
 GIVEN: dict[str, Any] = {
