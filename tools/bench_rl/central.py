@@ -7,7 +7,8 @@
     there, back   a step of one environment that does nothing: microseconds of it
     Pong          PPO, 16 games an actor, steps of the agent a second: each form beside local
 
-The forms take turns in each round; ratios are those of one round.
+The forms take turns in each round; ratios are those of one round.  Set OMP_WAIT_POLICY=passive and
+GOMP_SPINCOUNT=10000, as `remotely_rl` does where it is imported before torch.
 """
 
 import argparse
