@@ -15,11 +15,10 @@ is random is drawn as in local sampling: the same seed gives the same trajectori
 rounding does to a batch of another size.
 """
 
-import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Any
 
@@ -140,11 +139,11 @@ class CentralActor:
 
         Raises what making one raised.
         """
-        if self.actors:
+        # Not by a timeout of `result`: the environment may have raised a TimeoutError of its own.
+        if self.actors or not wait([self._making], timeout_s).done:
             return False
-        with contextlib.suppress(TimeoutError):
-            self.actors = [self._making.result(timeout_s)]
-        return bool(self.actors)
+        self.actors = [self._making.result()]
+        return True
 
     def index_of(self, actor: Actor) -> int:
         """Return an actor's index among those at work."""

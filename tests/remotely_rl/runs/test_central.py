@@ -371,6 +371,19 @@ def test_a_run_that_is_over_does_not_wait_for_environments_to_be_made() -> None:
     made.close()
 
 
+class TimesOut(toys.Counting):
+    def __init__(self) -> None:
+        raise TimeoutError("the simulator does not answer")
+
+
+def test_an_error_of_making_environments_is_raised_a_timeout_too() -> None:
+    with (
+        pytest.raises(TimeoutError, match="the simulator does not answer"),
+        central(1, env=TimesOut, model=toys.network(1)),
+    ):
+        pass
+
+
 def test_closing_in_the_middle_of_a_round_ends_it() -> None:
     made = CentralActor(
         Actor, dataclasses.replace(CONFIG, rollout_steps=10_000_000), InFloat64(), SEEDS, 2, 1,
