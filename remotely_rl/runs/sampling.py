@@ -119,20 +119,7 @@ def _actors(
     session.restore(learner)
     config = learner.config
     if (mode := sampling_of(config)) != "local":
-        halves = 2 if mode == "alternating" else 1
-        # Half of the actors step while actions are computed, or none.
-        learners = learners_of(config)
-        stepping = config.actors * learners // 2 if halves == 2 else 0
-        spare = max(1, (threads.beside(stepping) if stepping else threads.cores()) // learners)
-        seeds = [session.seed_of(number) for number in range(config.actors)]
-        count = config.actors * config.envs_per_actor
-        session.say(f"{mode} sampling: the actions of {count} environments are computed here")
-        made = CentralActor(
-            kind, config, learner.model, seeds, halves, config.learner_threads or spare,
-            session.crashes, session.over,
-        )  # fmt: skip
-        made.publish(learner.parameters())
-        return made
+        return _central(session, kind, 2 if mode == "alternating" else 1)
     model = networks.copy_to_cpu(learner.model)
     # Of as many as there is room for, each takes room, whatever the cluster counts by itself.
     place: Callable[..., Actor] = kind if config.actors else remotely.options(kind, cpus=1)
@@ -154,3 +141,27 @@ def _actors(
         width=config.envs_per_actor,
         crashes=session.crashes,
     )
+
+
+def _central(session: Session[Any], kind: type[Actor], halves: int) -> CentralActor:
+    learner = session.learner
+    config, learners = learner.config, learners_of(learner.config)
+    # Half of the actors step while actions are computed, or none.
+    stepping = config.actors * learners // 2 if halves == 2 else 0
+    free = threads.beside(stepping) if stepping else threads.cores()
+    count = config.actors * config.envs_per_actor
+    session.say(
+        f"{sampling_of(config)} sampling: the actions of {count} environments are computed here"
+    )
+    made = CentralActor(
+        kind,
+        config,
+        learner.model,
+        [session.seed_of(number) for number in range(config.actors)],
+        halves,
+        config.learner_threads or max(1, free // learners),
+        session.crashes,
+        session.over,
+    )
+    made.publish(learner.parameters())
+    return made

@@ -9,5 +9,6 @@
 
 Each adds its runs to a CSV in docs/img as they end, does not repeat those that are there, and
 draws a figure of all beside it.  Runs are in one process, so that a seed takes as many steps
-whatever else the machine does.  The loops are recipes: they use what any script may use.
+whatever else the machine does.  The loops are recipes (that of the last two is in from_replay.py):
+they use what any script may use.
 """

@@ -6,10 +6,9 @@ The policy is evaluated every 4,096 steps, as in `simulators`: returns of traini
 the more environments there are.
 """
 
-import argparse
+import functools
 import itertools
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
@@ -118,25 +117,14 @@ def draw(rows: Sequence[Row], png: Path) -> None:
 
 def main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.studies.actors",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = results.command("actors", __doc__, [1, 2, 3])
     parser.add_argument("--actors", nargs="*", type=int, default=list(ACTORS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
     asked = parser.parse_args()
-    os.environ["REMOTELY_LOCAL"] = "1"
-    file = results.IMAGES / "batch-actors-cartpole.csv"
-    done = {row[:2] for row in results.read(file, Row)}
-    for seed, actors in itertools.product(asked.seeds, asked.actors):
-        if (actors, seed) not in done:
-            rows = run(actors, seed)
-            results.add(file, rows)
-            print(rows[-1], flush=True)
-    rows = results.read(file, Row)
-    draw(rows, file.with_suffix(".png"))
-    print(table(rows))
+    runs = {
+        (actors, seed): functools.partial(run, actors, seed)
+        for seed, actors in itertools.product(asked.seeds, asked.actors)
+    }
+    results.study("actors-cartpole", Row, runs, draw, table)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,8 @@ are a sixteenth as many.  Adam keeps one rate; RMSProp is tried with one and wit
 with the batch.  Gradients are not clipped.  The first layer and the last are shown, and all.
 """
 
-import argparse
 import functools
 import itertools
-import os
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -180,28 +178,19 @@ def draw(rows: Sequence[Row], png: Path) -> None:
 
 def main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.studies.norms",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = results.command("norms", __doc__, [1])
     parser.add_argument("--task", default="CartPole", choices=TASKS)
-    parser.add_argument("--seeds", nargs="*", type=int, default=[1])
     parser.add_argument("--steps", type=int, help="of a run; by default as the task says")
     asked = parser.parse_args()
-    os.environ["REMOTELY_LOCAL"] = "1"
     settings, layers, steps = TASKS[asked.task]
-    file = results.IMAGES / f"batch-norms-{asked.task.lower()}.csv"
-    done = {row[:3] for row in results.read(file, Row)}
-    for seed, way, batch in itertools.product(asked.seeds, WAYS, BATCHES):
-        is_another = way.grows and batch == BATCHES[0]  # there it is the rate that does not grow
-        if (way.optimizer, batch, seed) not in done and not is_another:
-            rows = run(settings, layers, way, batch, seed, asked.steps or steps)
-            results.add(file, rows)
-            print(rows[-1], flush=True)
-    rows = results.read(file, Row)
-    draw(rows, file.with_suffix(".png"))
-    print(table(rows))
+    runs = {
+        (way.optimizer, batch, seed): functools.partial(
+            run, settings, layers, way, batch, seed, asked.steps or steps
+        )
+        for seed, way, batch in itertools.product(asked.seeds, WAYS, BATCHES)
+        if not (way.grows and batch == BATCHES[0])  # there it is the rate that does not grow
+    }
+    results.study(f"norms-{asked.task.lower()}", Row, runs, draw, table)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Results of a study: rows in a CSV, from which a figure is drawn."""
+"""A study: its command line, its rows in a CSV, and the figure and table made of them."""
 
+import argparse
 import csv
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +16,41 @@ from tools.bench.benchmark import ROOT
 IMAGES = ROOT / "docs" / "img"
 
 Row = TypeVar("Row")  # a NamedTuple of numbers and words
+
+
+def command(name: str, doc: str | None, seeds: Sequence[int]) -> argparse.ArgumentParser:
+    """The command line of a study, whose runs are to be in this process."""
+    os.environ["REMOTELY_LOCAL"] = "1"
+    parser = argparse.ArgumentParser(
+        prog=f"python -m tools.studies.{name}",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(seeds))
+    return parser
+
+
+def study(
+    name: str,
+    kind: Callable[..., Row],
+    runs: Mapping[Any, Callable[[], Sequence[Row]]],
+    draw: Callable[[Sequence[Row], Path], None],
+    table: Callable[[Sequence[Row]], str],
+) -> None:
+    """Make the runs that are not in the CSV yet; draw and print what is in it then.
+
+    A run has a key: the first fields of its rows.
+    """
+    file = IMAGES / f"batch-{name}.csv"
+    there: list[Any] = read(file, kind)
+    for key, run in runs.items():
+        if all(row[: len(key)] != key for row in there):
+            rows = run()
+            add(file, rows)
+            print(rows[-1], flush=True)
+    rows = read(file, kind)
+    draw(rows, file.with_suffix(".png"))
+    print(table(rows))
 
 
 def read(file: Path, kind: Callable[..., Row]) -> list[Row]:

@@ -7,9 +7,8 @@ its own.  If it learns as well as alone, the size of its batch is not what held 
 not, it could not learn from the experience of the other.  Both are evaluated every 4,000 steps.
 """
 
-import argparse
+import functools
 import itertools
-import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -106,27 +105,16 @@ def draw(rows: Sequence[Row], png: Path) -> None:
 
 def main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.studies.second_learner",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = results.command("second_learner", __doc__, [1, 2])
     parser.add_argument("--task", default="CartPole", choices=TASKS)
-    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--steps", type=int, help="of a run; by default as the task says")
     asked = parser.parse_args()
-    os.environ["REMOTELY_LOCAL"] = "1"
     settings, steps = TASKS[asked.task]
-    file = results.IMAGES / f"batch-second-learner-{asked.task.lower()}.csv"
-    done = {row[:3] for row in results.read(file, Row)}
-    for seed, pair in itertools.product(asked.seeds, PAIRS):
-        if (*pair, seed) not in done:
-            rows = run(settings, pair, seed, asked.steps or steps)
-            results.add(file, rows)
-            print(rows[-1], flush=True)
-    rows = results.read(file, Row)
-    draw(rows, file.with_suffix(".png"))
-    print(table(rows))
+    runs = {
+        (*pair, seed): functools.partial(run, settings, pair, seed, asked.steps or steps)
+        for seed, pair in itertools.product(asked.seeds, PAIRS)
+    }
+    results.study(f"second-learner-{asked.task.lower()}", Row, runs, draw, table)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,9 @@ that agree, and the noise scale (`remotely_rl.functions.gradients`).  Halves are
 not of rows, because rows of one simulator have much in common.
 """
 
-import argparse
+import functools
 import itertools
 import math
-import os
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -296,29 +295,22 @@ def draw(rows: Sequence[Row], target: float, png: Path) -> None:
 
 def main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.studies.simulators",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = results.command("simulators", __doc__, [1, 2, 3])
     parser.add_argument("--task", default="CartPole", choices=TASKS)
     parser.add_argument("--rules", nargs="*", default=["sqrt"])
     parser.add_argument("--simulators", nargs="*", type=int, default=list(SIMULATORS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3])
     parser.add_argument("--steps", type=int, help="at most, of a run; by default as the task says")
     asked = parser.parse_args()
-    os.environ["REMOTELY_LOCAL"] = "1"
     task = TASKS[asked.task]._replace(**({"steps": asked.steps} if asked.steps else {}))
-    file = results.IMAGES / f"batch-simulators-{asked.task.lower()}.csv"
-    done = {row[:3] for row in results.read(file, Row)}
-    for seed, rule, count in itertools.product(asked.seeds, asked.rules, asked.simulators):
-        if (rule, count, seed) not in done:
-            rows = run(task, rule, count, seed)
-            results.add(file, rows)
-            print(rows[-1], flush=True)
-    rows = results.read(file, Row)
-    draw(rows, task.target, file.with_suffix(".png"))
-    print(table(summaries(rows, task.target)))
+    runs = {
+        (rule, count, seed): functools.partial(run, task, rule, count, seed)
+        for seed, rule, count in itertools.product(asked.seeds, asked.rules, asked.simulators)
+    }
+    results.study(
+        f"simulators-{asked.task.lower()}", Row, runs,
+        lambda rows, png: draw(rows, task.target, png),
+        lambda rows: table(summaries(rows, task.target)),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
