@@ -331,7 +331,7 @@ class Learner(Generic[C]):
             self.network = torch.compile(model, mode="reduce-overhead" if graphs else "default")
         self._passes = self.network  # of batches that a step is taken on
         if not config.compile and cuda_graphs.can_record(model, self.device):
-            self._passes = cuda_graphs.Learning(model, self.dtype)
+            self._passes = cuda_graphs.Learning(model, model.parameters(), self.dtype)
 
     @functools.cached_property
     def optimizer(self) -> Any:

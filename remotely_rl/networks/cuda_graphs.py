@@ -5,8 +5,8 @@ Nature CNN on 128 images some 0.15 ms against 1.2 ms on one H200.  A recording h
 observations are copied into tensors of its own, and it reads parameters where they are: they may be
 written in place, as optimizers and `load_state` do, and must not be replaced.
 
-    Inference   a network as actors use it: results come back on the CPU
-    Learning    the same with gradients: the forward pass is one graph, the backward pass another
+    Inference   without gradients, as actors use a network
+    Learning    with gradients: the forward pass is one graph, the backward pass another
 
 What Python does while recording is not done again, so only networks whose result follows from
 their input and parameters alone are recorded: those of this package (`can_record`).  Others are
@@ -17,7 +17,7 @@ thread records at a time (RECORDING).  If recording fails the network runs as it
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +36,7 @@ ROUND_TO = 64  # rows of a batch to learn from; its exact number varies with the
 PACKAGES = ("torch.nn.modules.", "remotely_rl.networks.")
 RANDOM = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
 
-Network = Callable[..., Sequence[Tensor]]
+Network = Callable[[Tree], Tree]  # of tensors: a policy and a value, or one alone
 
 
 def can_record(model: nn.Module, device: torch.device) -> bool:
@@ -69,16 +69,18 @@ def warmed_up(compute: Callable[[], Any]) -> torch.cuda.Stream:
 
 
 class Inference:
-    """A network without gradients.  Results are float32, on the CPU, and the caller's own."""
+    """A function of observations, without gradients; what it returns is the caller's own.
+
+    With `to_cpu` results are float32 and on the CPU.
+    """
 
     class _Recorded(NamedTuple):
         graph: Any
         obs: Tree  # what it reads
-        results: list[Tensor]  # what it writes, in pinned memory
+        results: Tree  # what it writes; to the CPU by way of pinned memory
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype):
-        self._model, self._dtype = model, dtype
-        self._network: Network = model
+    def __init__(self, compute: Network, dtype: torch.dtype, to_cpu: bool = False):
+        self._compute, self._dtype, self._to_cpu = compute, dtype, to_cpu
         self._recorded: dict[Any, Inference._Recorded | None] = {}
 
     @property
@@ -86,33 +88,40 @@ class Inference:
         """Whether all that was called for could be recorded."""
         return bool(self._recorded) and None not in self._recorded.values()
 
-    def __call__(self, obs: Tree) -> Sequence[Tensor]:
+    def __call__(self, obs: Tree) -> Tree:
         shape = tuple((leaf.shape, leaf.dtype) for leaf in trees.leaves(obs))
         if shape not in self._recorded:
             self._recorded[shape] = self._record(obs)
         if (recorded := self._recorded[shape]) is None:
-            return self._network(obs)
-        # 1. copy the observations in, 2. compute and copy the results out, 3. wait for both.
+            return self._compute(obs)
+        # 1. copy the observations in, 2. compute and copy the results out, 3. wait for the CPU's.
         trees.map_tree(lambda into, leaf: into.copy_(leaf), recorded.obs, obs)
         recorded.graph.replay()
-        torch.cuda.current_stream().synchronize()
-        return [result.clone() for result in recorded.results]
+        if self._to_cpu:
+            torch.cuda.current_stream().synchronize()
+        return trees.map_tree(torch.clone, recorded.results)
 
     def _record(self, obs: Tree) -> "Inference._Recorded | None":
         own = trees.map_tree(torch.clone, obs)
 
-        def compute() -> Any:
+        def compute() -> Tree:
             with precision.recording(self._dtype):
-                return self._model(own)
+                return self._compute(own)
 
         try:
             with RECORDING:
                 stream = warmed_up(compute)
-                results = [torch.empty(of.shape, pin_memory=True) for of in compute()]
+                if not self._to_cpu:
+                    graph, results = record(compute, stream)
+                    return self._Recorded(graph, own, results)
+                results = trees.map_tree(
+                    lambda of: torch.empty(of.shape, pin_memory=True), compute()
+                )
 
                 def copy_out() -> None:
-                    for into, result in zip(results, compute(), strict=True):
-                        into.copy_(result, non_blocking=True)
+                    trees.map_tree(
+                        lambda into, of: into.copy_(of, non_blocking=True), results, compute()
+                    )
 
                 graph, _ = record(copy_out, stream)
         except torch.AcceleratorError:
@@ -123,17 +132,17 @@ class Inference:
 
 
 class Learning:
-    """A network with gradients, for batches of varying numbers of rows.
+    """The same with gradients, for batches of varying numbers of rows.
 
     Of a batch with fewer rows than the recording, the others' results are not used, and their
     gradients are 0.  Each result must be used for one backward pass before the next call, as in a
-    loop of optimizer steps; a call in between runs the network as it is.
+    loop of optimizer steps; a call in between computes as it is.
     """
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype):
-        self._model, self._dtype = model, dtype
-        self._network: Network = model
-        self._parameters = [one for one in model.parameters() if one.requires_grad]
+    def __init__(self, compute: Network, parameters: Iterable[nn.Parameter], dtype: torch.dtype):
+        self._compute, self._dtype = compute, dtype
+        self._parameters = [one for one in parameters if one.requires_grad]
+        self._without = Inference(compute, dtype)
         self._is_usable = True
         self._recorded: _Passes | None = None
 
@@ -142,22 +151,24 @@ class Learning:
         """Whether passes are those of a recording."""
         return self._recorded is not None
 
-    def __call__(self, obs: Tree) -> Sequence[Tensor]:
+    def __call__(self, obs: Tree) -> Tree:
+        if not torch.is_grad_enabled():
+            return self._without(obs)
         rows, recorded = len(trees.first(obs)), self._recorded
-        is_free = recorded is None or not recorded.is_pending
-        if self._is_usable and is_free and rows and torch.is_grad_enabled():
+        if self._is_usable and rows and (recorded is None or not recorded.is_pending):
             if recorded is None or recorded.rows < rows:
                 recorded = self._recorded = self._record(obs, -(-rows // ROUND_TO) * ROUND_TO)
             if recorded is not None and recorded.rows < 2 * rows + ROUND_TO:  # else it is waste
-                apply: Network = _Pass.apply
-                return apply(recorded, obs, rows, *self._parameters)
-        return self._network(obs)
+                apply: Any = _Pass.apply
+                results = apply(recorded, obs, rows, *self._parameters)
+                return results if recorded.are_several else results[0]
+        return self._compute(obs)
 
     def _record(self, obs: Tree, rows: int) -> "_Passes | None":
         self._recorded = None  # its memory is free before the next takes as much
         try:
             with RECORDING:
-                return _Passes(self._model, self._dtype, self._parameters, obs, rows)
+                return _Passes(self._compute, self._dtype, self._parameters, obs, rows)
         except torch.AcceleratorError:
             raise
         except RuntimeError:
@@ -169,7 +180,7 @@ class _Passes:
     """The two graphs, and what they read and write."""
 
     def __init__(
-        self, model: nn.Module, dtype: torch.dtype, parameters: list[Any], obs: Tree, rows: int
+        self, compute: Network, dtype: torch.dtype, parameters: list[Any], obs: Tree, rows: int
     ):
         self.rows = rows
         self.is_pending = False  # between its forward and its backward pass
@@ -180,7 +191,9 @@ class _Passes:
 
         def forward() -> tuple[Tensor, ...]:
             with precision.recording(dtype):
-                return tuple(model(self.obs))
+                results = compute(self.obs)
+            self.are_several = isinstance(results, tuple)
+            return results if isinstance(results, tuple) else (results,)
 
         def backward(results: tuple[Tensor, ...], gradients: list[Tensor]) -> Any:
             return torch.autograd.grad(results, parameters, gradients, allow_unused=True)

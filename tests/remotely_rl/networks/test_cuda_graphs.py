@@ -70,7 +70,7 @@ def test_inference_by_a_recording_is_that_of_the_model_whatever_its_parameters_b
     dtype: torch.dtype,
 ) -> None:
     model = networks.NatureCNN(SHAPE, 6).cuda()
-    recorded = cuda_graphs.Inference(model, dtype)
+    recorded = cuda_graphs.Inference(model, dtype, to_cpu=True)
     with torch.inference_mode():
         for _ in range(3):
             obs = images(16)
@@ -92,13 +92,15 @@ def test_inference_by_a_recording_is_that_of_the_model_whatever_its_parameters_b
 @on_gpu
 def test_gradients_of_a_recording_are_those_of_the_model_for_any_number_of_rows() -> None:
     model = networks.NatureCNN(SHAPE, 6).cuda()
-    recorded = cuda_graphs.Learning(model, torch.float32)
+    recorded = cuda_graphs.Learning(model, model.parameters(), torch.float32)
     for rows in (100, 64, 100, 200, 3, 199):
         obs = images(rows)
         found, expected = gradients(recorded, model, obs), gradients(model, model, obs)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
         with torch.no_grad():
+            for one, other in zip(recorded(obs), model(obs), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
             for parameter in model.parameters():
                 parameter.mul_(1.01)
         networks.update_normalizers(model, images(70))
@@ -108,7 +110,7 @@ def test_gradients_of_a_recording_are_those_of_the_model_for_any_number_of_rows(
 @on_gpu
 def test_a_pass_before_the_backward_pass_of_another_does_not_change_its_gradients() -> None:
     model = networks.NatureCNN(SHAPE, 6).cuda()
-    recorded, obs = cuda_graphs.Learning(model, torch.float32), images(64)
+    recorded, obs = cuda_graphs.Learning(model, model.parameters(), torch.float32), images(64)
     expected = gradients(model, model, obs)
     recorded(obs)  # recorded here, and left
     model.zero_grad()
