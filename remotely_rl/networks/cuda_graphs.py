@@ -203,11 +203,13 @@ class _Passes:
             backward(results, [torch.zeros_like(one) for one in results])
 
         stream = warmed_up(both)
-        self.forward, self.results = record(forward, stream)
-        self.result_gradients = [torch.zeros_like(one) for one in self.results]
+        self.forward, results = record(forward, stream)
+        self.result_gradients = [torch.zeros_like(one) for one in results]
         self.backward, self.gradients = record(
-            lambda: backward(self.results, self.result_gradients), stream, self.forward.pool()
+            lambda: backward(results, self.result_gradients), stream, self.forward.pool()
         )
+        # What autograd knows of them is of the stream above, and would be waited for.
+        self.results = [one.detach() for one in results]
 
 
 class _Pass(torch.autograd.Function):
@@ -219,7 +221,7 @@ class _Pass(torch.autograd.Function):
         recorded.forward.replay()
         recorded.is_pending = True
         ctx.recorded, ctx.rows = recorded, rows
-        return tuple(result.detach()[:rows] for result in recorded.results)
+        return tuple(result[:rows] for result in recorded.results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:

@@ -32,11 +32,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 import remotely
+from remotely.machine import this_machine
 from remotely_rl import trees
 from remotely_rl.acting.actor import Actor, Parameters, Rollout, device_of
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.player import AgentOutput, Player
-from remotely_rl.config import Common
+from remotely_rl.config import Common, learners_of
 from remotely_rl.environments import Environments
 from remotely_rl.environments.contract import FRAME
 from remotely_rl.environments.observations import ACTION_MASK
@@ -253,7 +254,10 @@ class _Told:
 
 
 def _simulators(config: Common, hosts: int, told: Any, first_index: int) -> Simulators:
-    plan = config.plan
+    # Actors that step at a time share out the cores: a step ends with its slowest game, and threads
+    # that take one game after the other end it sooner than an actor a core with as many games each.
+    threads = max(1, this_machine.cores() // (hosts * learners_of(config)))
+    plan = config.plan_of(threads)
     return Simulators(
         plan.make,
         hosts,

@@ -11,6 +11,8 @@ from remotely_rl.networks import cuda_graphs, precision
 
 SHAPE = (4, 84, 84)
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+# Of autograd's own thread, the first time.
+pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
 
 
 class Own(nn.Module):

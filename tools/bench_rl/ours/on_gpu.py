@@ -1,7 +1,6 @@
-"""Paces of ours with a GPU, each algorithm by its own `train`: some 16 games for each core, 84x84.
+"""Paces of ours with a GPU, each algorithm by its own `train`: 16 games for each core, 84x84.
 
-Two cores are left to the process that computes actions and learns: a step of all games ends with
-the slowest actor, and with an actor on each core that is the one that shares its core.
+There are few actors with many games each: their threads share out the cores.
 """
 
 import dataclasses
@@ -17,9 +16,9 @@ GAME = "ALE/Pong-v5"
 SLICES = 5  # of the time that is measured
 FULL, QUICK = Window(warm_up_s=5.0, for_s=15.0), Window(warm_up_s=0.5, for_s=1.0)
 
-ACTORS = max(1, cores() - 2)
-WIDTH = 18  # games of an actor
-# As the plain loop's: rounds of 16,128 rows with 16 cores, three epochs in minibatches of 2,016.
+ACTORS = 4  # that step at a time
+WIDTH = 4 * cores()
+# As the plain loop's: rounds of 16,384 rows with 16 cores, three epochs in minibatches of 2,048.
 ROUNDS: dict[str, Any] = {
     "actors": ACTORS, "rollout_steps": 64, "epochs": 3, "minibatches": max(1, cores() // 2),
 }  # fmt: skip
@@ -29,7 +28,6 @@ REPLAYED: dict[str, Any] = {
 }  # fmt: skip
 
 PARTS: dict[str, tuple[ModuleType, dict[str, Any]]] = {
-    # Of two actors a core one half steps at a time.
     "alternating": (
         ppo,
         {
@@ -41,7 +39,16 @@ PARTS: dict[str, tuple[ModuleType, dict[str, Any]]] = {
         },
     ),
     "central": (ppo, {**ROUNDS, "sampling": "central", "overlap": True}),
-    "local": (ppo, {**ROUNDS, "sampling": "local", "overlap": True}),
+    "local": (
+        ppo,
+        {
+            **ROUNDS,
+            "sampling": "local",
+            "overlap": True,
+            "actors": cores(),
+            "envs_per_actor": 16,
+        },
+    ),
     "impala": (
         impala,
         {
