@@ -80,7 +80,7 @@ class Actor:
         self.computes_in = precision.of(config.precision, self.model, self.device)
         self.network: cuda_graphs.Network = self.model
         if cuda_graphs.can_record(self.model, self.device):
-            self.network = cuda_graphs.Inference(self.model, self.computes_in, to_cpu=True)
+            self.network = cuda_graphs.Inference(self.model, self.computes_in)
         if not players:
             torch.set_num_threads(1)
         self.players = players or [Player.here(config, seed)]

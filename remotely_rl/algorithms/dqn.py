@@ -46,7 +46,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.functions import categorical, losses, q_learning
 from remotely_rl.learning import resets
 from remotely_rl.learning.learner import ABSENT, Losses, TargetLearner
-from remotely_rl.networks import QNetwork, cuda_graphs
+from remotely_rl.networks import QNetwork
 from remotely_rl.runs import replaying, sampling
 from remotely_rl.runs.replaying import Steps, Update
 from remotely_rl.runs.training import Session, Train
@@ -234,11 +234,7 @@ class QLearner(TargetLearner[Config]):
     def __init__(self, config: Config, model: nn.Module, actions: Actions):
         super().__init__(config, model, actions)
         heads = self.model.heads
-        self.heads: cuda_graphs.Network = torch.compile(heads) if config.compile else heads
-        self.target_heads: cuda_graphs.Network = self.target.heads
-        if not config.compile and cuda_graphs.can_record(self.model, self.device):
-            self.heads = cuda_graphs.Learning(heads, self.model.parameters(), self.dtype)
-            self.target_heads = cuda_graphs.Inference(self.target_heads, self.dtype)
+        self.heads = torch.compile(heads) if config.compile else heads
         self.initial = copy.deepcopy(self.model) if config.reset_interval else None
 
     def make_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
@@ -266,8 +262,8 @@ def compute_targets(learner: QLearner, steps: Steps) -> Tensor:
     R + gamma^n Q'(s', a*), where Q' is the target network and a* the best action by it, or by the
     online network (double).
     """
-    model = learner.model
-    heads = learner.target_heads(steps.next_obs)
+    model, target = learner.model, learner.target
+    heads = target.heads(steps.next_obs)
     chooser = learner.heads(steps.next_obs) if learner.config.double else heads
     best = model.values(chooser, steps.next_obs).argmax(-1)
     bootstrap = q_learning.taken(heads, best)

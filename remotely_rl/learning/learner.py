@@ -57,7 +57,7 @@ from remotely_rl.functions import losses, returns
 from remotely_rl.functions.returns import Targets
 from remotely_rl.learning.all_reduce import AllReduce, Moments
 from remotely_rl.learning.store import Statistics
-from remotely_rl.networks import cuda_graphs, precision
+from remotely_rl.networks import precision
 from remotely_rl.trees import Tree
 
 C = TypeVar("C", bound=Common)
@@ -329,9 +329,6 @@ class Learner(Generic[C]):
         if config.compile:
             graphs = self.device.type == "cuda" and not networks.is_recurrent(model)
             self.network = torch.compile(model, mode="reduce-overhead" if graphs else "default")
-        self._passes = self.network  # of batches that a step is taken on
-        if not config.compile and cuda_graphs.can_record(model, self.device):
-            self._passes = cuda_graphs.Learning(model, model.parameters(), self.dtype)
 
     @functools.cached_property
     def optimizer(self) -> Any:
@@ -355,7 +352,7 @@ class Learner(Generic[C]):
         """Runs the network, or a copy of it, on a batch: policy [rows, outputs], value [rows],
         and the transitions that they are of."""
         with self.autocast():
-            return batch.forward(network or self._passes)
+            return batch.forward(network or self.network)
 
     def unroll(self, rollout: DeviceTrajectory) -> tuple[Tensor, Tensor]:
         """Runs the network on a whole trajectory: policy [T + 1, B, outputs], and value

@@ -28,12 +28,11 @@ BREAKOUT = [
     "--entropy-coef-end", "0.005", "--anneal-steps", "20000000",
 ]  # fmt: skip
 # What took the fewest seconds of what was tried: small rounds, which more games would not make.
-SMALL_ROUNDS = ["--rollout-steps", "64", "--minibatches", "8"]
+FEW_GAMES = ["--envs-per-actor", "6", "--rollout-steps", "64", "--minibatches", "8"]
 
 
 def pong(turn: Asked) -> None:
-    games = ["--actors", "8", "--envs-per-actor", str(max(1, 11 * cores() // 16))]
-    actors = ["--sampling", "alternating", *games, *SMALL_ROUNDS]
+    actors = ["--actors", str(max(1, cores() - 1)), *FEW_GAMES]
     learn(turn, "pong", turn.size, [*PONG, "--seed", str(turn.size), *actors])
 
 
@@ -50,7 +49,7 @@ def learn(turn: Asked, figure: str, repeat: int, words: list[str]) -> None:
     """Run the command; report how long it took and how many steps, if it got there."""
     if turn.is_quick:
         words = [*words, "--total-steps", "64", "--rollout-steps", "4", "--probe-steps", "8",
-                 "--actors", "2", "--envs-per-actor", "2", "--minibatches", "1"]  # fmt: skip
+                 "--actors", "1", "--envs-per-actor", "2", "--minibatches", "1"]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         command = [sys.executable, "-m", "remotely_rl.cli", "train", *words]
