@@ -19,7 +19,7 @@ from pathlib import Path
 from remotely.client.client import Client
 from remotely.engine import PROMISED, Options
 from remotely.engines.in_process import InProcess
-from remotely.engines.ray.promises import PROMISES as ON_RAY
+from remotely.engines.ray import PROMISES as ON_RAY
 from remotely.ops.launchers import LAUNCHERS
 from remotely.protocol import control, wire
 from remotely.protocol.lease import TIMES
