@@ -48,9 +48,8 @@ from remotely.guest.serve import serve
 from remotely.objects.batching import batched
 from remotely.objects.idempotent import idempotent
 from remotely.objects.timeouts import timeout
-from remotely.pools.executor import Executor
+from remotely.pools.executor import Executor, register_joblib
 from remotely.pools.pool import Pool
-from remotely.pools.with_joblib import register_joblib
 from remotely.values.shared_array import SharedArray
 
 __version__ = "0.1.0"

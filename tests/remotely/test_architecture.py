@@ -38,7 +38,6 @@ PURE = (
     "objects.batching",
     "futures.unretrieved",
     "ops.launchers",
-    "pools.pace",
 )
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 

@@ -1,6 +1,6 @@
-"""How far ahead a member of a pool is sent work."""
+"""The pace of a member of a pool: how far ahead it is sent work."""
 
-from remotely.pools.pace import AHEAD_S, MOST_AHEAD, Pace
+from remotely.pools.scheduler import AHEAD_S, MOST_AHEAD, Pace
 
 MANY = 10_000
 
