@@ -46,8 +46,7 @@ from remotely.futures.future import as_completed
 from remotely.futures.stream import Stream, merge
 from remotely.guest.serve import serve
 from remotely.objects.batching import batched
-from remotely.objects.idempotent import idempotent
-from remotely.objects.timeouts import timeout
+from remotely.objects.marks import idempotent, timeout
 from remotely.pools.executor import Executor, register_joblib
 from remotely.pools.pool import Pool
 from remotely.values.shared_array import SharedArray

@@ -10,12 +10,9 @@ from typing import Any
 import click
 
 import remotely
-from remotely.cli.actors import kill, logs
-from remotely.cli.daemons import join, start, stop
-from remotely.cli.hosts import down, up
-from remotely.cli.keys import key_commands
-from remotely.cli.run import run
-from remotely.cli.status import status
+from remotely.cli.daemons import join, key_commands, start, stop
+from remotely.cli.inspect import kill, logs, status
+from remotely.cli.launch import down, run, up
 from remotely.errors import RemotelyError
 
 

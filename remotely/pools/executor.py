@@ -32,7 +32,7 @@ from remotely.api.remote_class import as_placeable, check_options, remote_class
 from remotely.api.verbs import make_on
 from remotely.engine import Engine, Options
 from remotely.errors import NotPicklable
-from remotely.objects.idempotent import retries_of
+from remotely.objects.marks import retries_of
 from remotely.pools.scheduler import Scheduler, Staffing
 from remotely.protocol.lease import CONNECT_S
 from remotely.values import codec, raised_error

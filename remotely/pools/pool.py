@@ -37,7 +37,7 @@ from remotely.api.remote_class import as_placeable
 from remotely.api.verbs import make_on
 from remotely.engine import Engine
 from remotely.machine.shield import Condition
-from remotely.objects.idempotent import retries_of
+from remotely.objects.marks import retries_of
 from remotely.pools.scheduler import Scheduler, Staffing
 from remotely.protocol.lease import RESTARTS_WITHIN_S
 

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pytest
 
-from remotely.cli import actors as actor_commands
+from remotely.cli import inspect
 from remotely.protocol import control
 from remotely.transport import key_files
 from tests.clusters import DEADLINE_S, SCRIPTS, free_port, wait_until
@@ -447,10 +447,10 @@ def test_the_logs_of_all_actors_are_asked_for_together(
 ) -> None:
     locations = [SimpleNamespace(actor=f"{n}", name=f"Counter-{n}") for n in range(3)]
     actors = [SimpleNamespace(location=location) for location in locations]
-    monkeypatch.setattr(actor_commands, "living_actors", lambda client: actors)
+    monkeypatch.setattr(inspect, "living_actors", lambda client: actors)
     client: Any = Logs()
 
-    actor_commands._show_all(client, follow=False)
+    inspect._show_all(client, follow=False)
 
     assert capsys.readouterr().out.splitlines() == [
         f"[Counter-{number}] the output of {number}" for number in range(3)

@@ -10,7 +10,7 @@ import pytest
 
 import remotely
 from remotely.errors import ActorDied
-from remotely.objects.idempotent import retries_of
+from remotely.objects.marks import retries_of
 
 
 @pytest.mark.parametrize("retries", [0, -1, 1.5, True, "2"])
