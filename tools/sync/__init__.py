@@ -9,6 +9,6 @@
     python -m tools.sync overhead       what the server costs beyond the gradients
 
 Each prints a table in Markdown; `--write` puts it into docs/sync.md, and CSV and PNG into docs/img.
-A race adds each run to docs/race.jsonl at once, and goes on from there.  `--quick` is a minute of
+A race adds each run to runs/race.jsonl at once, and goes on from there.  `--quick` is a minute of
 each, to see that it works; `--replot` tells anew of the runs that are in docs.
 """
