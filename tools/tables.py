@@ -171,14 +171,23 @@ def seats() -> str:
 
 
 def figures() -> str:
+    """Return what each trial found, with what it saw if it was run once."""
     with (DOCS / "chaos.jsonl").open() as file:
-        found = [json.loads(line) for line in file]
+        lines = [json.loads(line) for line in file]
+    trials = {
+        line["trial"]: [one for one in lines if one["trial"] == line["trial"]] for line in lines
+    }
     rows = [
-        [one["trial"], f"{one['n']:,}", str(one["seed"]), f"{one['seconds'] / 60:.1f} min",
-         one["told"], str(len(one["wrong"]))]
-        for one in found
-    ]  # fmt: skip
-    return table(["what", "n", "seed", "took", "seen", "promises broken"], rows)
+        [
+            trial,
+            f"{sum(one['n'] for one in runs):,}",
+            f"{sum(one['seconds'] for one in runs) / 60:.1f} min",
+            runs[0]["told"].removesuffix(", 0 anomalies") if len(runs) == 1 else "",
+            str(sum(len(one["wrong"]) for one in runs)),
+        ]
+        for trial, runs in trials.items()
+    ]
+    return table(["what", "n", "took", "seen", "promises broken"], rows)
 
 
 def decisions() -> str:
