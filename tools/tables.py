@@ -1,4 +1,4 @@
-"""Writes the generated tables in docs/.
+"""The generated tables in docs/.
 
 Those of design.md, environments.md, launch.md, reliability.md and training.md come from the code
 that they describe, and from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds

@@ -1,4 +1,4 @@
-"""What an actor sends in the place of objects that must not leave it as copies.
+"""Placeholders for objects that must not leave their actor as copies.
 
     the actor has                                   it sends             the client makes
     itself: `return self`, `__enter__`, `a += 1`    SelfPlaceholder      a handle of the actor

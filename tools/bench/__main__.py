@@ -1,4 +1,4 @@
-"""How fast remotely and remotely_rl are, beside the floor below them and the peers around them.
+"""The benchmarks: how fast remotely and remotely_rl are, beside a floor and peers.
 
     python -m tools.bench                      calls and arrays: all that is installed here
     python -m tools.bench --quick              under a minute, without the slow peers

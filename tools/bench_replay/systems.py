@@ -1,4 +1,4 @@
-"""How fast a replay draws, beside Stable-Baselines3, torchrl, cpprb and a plain copy.
+"""The benchmark of replays, beside Stable-Baselines3, torchrl, cpprb and a plain copy.
 
     python -m tools.bench replay                    all that is installed here, three rounds
     python -m tools.bench replay --quick            one round of smaller replays

@@ -1,4 +1,4 @@
-"""What one GPU and many cores are good for, in minutes: time on such a machine is short.
+"""The benchmark of one GPU and many cores, in minutes: time on such a machine is short.
 
     python -m tools.bench_rl.gpu --minutes 9 --json gpu.json      # on a machine with a GPU
     python -m tools.bench_rl.gpu --only pong_1 alternating_84

@@ -1,4 +1,4 @@
-"""How fast remotely_rl trains, beside the limit of the machine and installed peers.
+"""The benchmark of training, beside the limit of the machine and installed peers.
 
     python -m tools.bench rl                    all that is installed here, three rounds
     python -m tools.bench rl --quick            one round of short turns, without the slow peers

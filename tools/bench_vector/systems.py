@@ -1,4 +1,4 @@
-"""How fast vector environments step, beside Gymnasium's AsyncVectorEnv and SB3's SubprocVecEnv.
+"""The benchmark of vector environments, beside AsyncVectorEnv and SB3's SubprocVecEnv.
 
     python -m tools.bench vector                    all that is installed here, three rounds
     python -m tools.bench vector --quick            one round of short turns

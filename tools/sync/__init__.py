@@ -1,4 +1,4 @@
-"""What docs/sync.md says of the sync rules, measured.
+"""The measurements of sync rules in docs/sync.md.
 
     python -m tools.sync combinations   the FASGD paper's figures, simulated: 128 pictures at a
     python -m tools.sync clients        time, thousands of clients, gates; twenty minutes each

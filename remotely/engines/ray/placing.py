@@ -1,4 +1,4 @@
-"""How an actor gets its room, its process and its object on Ray, in its first life and in the next.
+"""The placing of actors on Ray: room, process and object, in the first life and in the next.
 
     1  `reserved`     a group waits for the room of all its members in a placement group, which is
                       given back as the members ask for theirs: while it waits it holds nothing.

@@ -1,4 +1,4 @@
-"""Who is on a Ray cluster, as `remotely.status()` tells it."""
+"""The status of a Ray cluster: `remotely.status()`."""
 
 import contextlib
 from collections import Counter

@@ -1,4 +1,4 @@
-"""How this process joins a Ray cluster, or starts one of its own."""
+"""The Ray cluster of this process: joined, or started."""
 
 import logging
 import socket

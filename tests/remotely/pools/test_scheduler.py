@@ -23,7 +23,7 @@ def test_a_member_is_sent_what_keeps_it_busy_for_a_while_and_no_more() -> None:
     assert paced(1e-7).most(MANY, 1) == MOST_AHEAD
 
 
-def test_near_the_end_nobody_takes_more_than_a_share() -> None:
+def test_near_the_end_no_member_takes_more_than_its_share() -> None:
     quick = paced(1e-6)
     assert quick.most(30, 10) == 3
     assert quick.most(31, 10) == 4

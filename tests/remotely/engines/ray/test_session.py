@@ -6,7 +6,7 @@ import remotely
 from tests.remotely.engines.ray.conftest import Run
 
 
-def test_a_cluster_admits_those_who_have_its_token_and_its_version(own_ray: Run) -> None:
+def test_a_cluster_admits_processes_with_its_token_and_version(own_ray: Run) -> None:
     told = own_ray("with_token.py", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="a" * 64)
 
     assert told["right"][0] == told["right, as Ray comes"][0] == 1
