@@ -38,7 +38,6 @@ PURE = (
     "objects.batching",
     "futures.unretrieved",
     "ops.launchers",
-    "pools.pace",
 )
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 
@@ -54,7 +53,7 @@ PICKLES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
 WALL_CLOCK_FOR_PEOPLE = {
     ("worker.nursery", "time.time"),  # since when an actor lives, in `remotely status`
     ("worker.guests", "time.time"),  # the same of one that has dialled in
-    ("cli.status", "time.time"),  # and how long ago that is
+    ("cli.inspect", "time.time"),  # and how long ago that is
 }
 WALL_CLOCKS = {
     "time.time",

@@ -10,7 +10,7 @@ import pytest
 
 import remotely
 from remotely.errors import ActorDied
-from remotely.objects.idempotent import retries_of
+from remotely.objects.marks import retries_of
 
 
 @pytest.mark.parametrize("retries", [0, -1, 1.5, True, "2"])
@@ -59,7 +59,9 @@ def test_an_idempotent_call_outlives_its_actor(cluster: str, tmp_path: Path, way
 
 
 @pytest.mark.promise("exit_status")
-def test_another_is_told_and_its_actor_is_made_anew(cluster: str, tmp_path: Path) -> None:
+def test_a_call_without_the_mark_raises_and_its_actor_is_restarted(
+    cluster: str, tmp_path: Path
+) -> None:
     frail = Frail(str(tmp_path))
     with pytest.raises(ActorDied, match="ended with 3"):
         frail.die_always()

@@ -1,6 +1,6 @@
-"""How far ahead a member of a pool is sent work."""
+"""The pace of a member of a pool: how far ahead it is sent work."""
 
-from remotely.pools.pace import AHEAD_S, MOST_AHEAD, Pace
+from remotely.pools.scheduler import AHEAD_S, MOST_AHEAD, Pace
 
 MANY = 10_000
 
@@ -23,7 +23,7 @@ def test_a_member_is_sent_what_keeps_it_busy_for_a_while_and_no_more() -> None:
     assert paced(1e-7).most(MANY, 1) == MOST_AHEAD
 
 
-def test_near_the_end_nobody_takes_more_than_a_share() -> None:
+def test_near_the_end_no_member_takes_more_than_its_share() -> None:
     quick = paced(1e-6)
     assert quick.most(30, 10) == 3
     assert quick.most(31, 10) == 4

@@ -1,21 +1,64 @@
-"""What the arguments of a call refer to, as references of Ray's, which counts and fetches them."""
+"""Values in Ray's object store, which counts and fetches them: what arguments of calls refer to."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+import ray
+
 from remotely.calling.retries import RetriedFuture
-from remotely.engines.ray.put import PlasmaRef
-from remotely.engines.ray.replies import Reply
+from remotely.engines.ray.host import received, sendable
 from remotely.futures.future import CallFuture
-from remotely.values import codec, references
+from remotely.futures.reference import Put
+from remotely.protocol import wire
+from remotely.protocol.wire import Kind
+from remotely.values import codec, in_transit, notes, references
+from remotely.values.codec import Encoded
 from remotely.values.owned import Owned
 from remotely.values.references import Named
 
+PUT_FROM_BYTES = 100_000  # of a value for several actors: Ray copies smaller ones into the call
+
+
+class PlasmaRef(Put):
+    """A value that is pickled once: pass this, and the value arrives as it was when you put it."""
+
+    def __init__(self, encoded: Encoded) -> None:
+        self._travelling = encoded.travelling
+        # As the reply to a call: where it arrives, nobody need know which of the two it is.
+        frames = wire.encode(Kind.RESULT, 0, "", encoded.pieces, encoded.buffers)
+        self.ref = ray.put(sendable(frames))
+
+    @property
+    def value(self) -> Encoded:  # type: ignore[override]
+        payload, buffers = self._parts()
+        return Encoded((payload,), buffers)
+
+    def get(self) -> Any:
+        """Return the value; a copy of its own each time."""
+        return codec.decode(*self._parts())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        in_transit.note(self._travelling)
+        if (noting := notes.local.notes) is not None:
+            return references.entry(noting.number_of(self))
+        return codec.decode_parts, codec.parts(*self._parts())
+
+    def _parts(self) -> tuple[Any, Any]:
+        message = wire.decode(received(ray.get(self.ref)), "actor")
+        return message.payload, message.buffers
+
+
+def put_beside(encoded: Encoded) -> Any:
+    """Put the buffers of a value for several actors into the store; None if they are small."""
+    if sum(buffer.nbytes for buffer in encoded.buffers) < PUT_FROM_BYTES:
+        return None
+    return ray.put(codec.out_of_band(encoded.buffers))
+
 
 class Referred:
-    """References are made once, for all actors that are called."""
+    """What the arguments of a call refer to.  Ray's references are made once, for all actors."""
 
     def __init__(self, named: Sequence[Named] = ()) -> None:
         self._named = named
@@ -65,6 +108,4 @@ def _ref_of(thing: Any, name: str) -> Any:
 
 def _on_its_way(future: CallFuture[Any]) -> Any:
     """Return what Ray knows the outcome by that is to come; None if it knows of none."""
-    if isinstance(future, RetriedFuture) or not isinstance(future.receiver, Reply):
-        return None
-    return future.receiver.ref
+    return None if isinstance(future, RetriedFuture) else getattr(future.receiver, "ref", None)
