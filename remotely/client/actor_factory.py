@@ -20,7 +20,7 @@ from remotely.futures.future import CallFuture
 from remotely.protocol import control
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
-from remotely.values import codec, script_settings
+from remotely.values import codec, shipping
 from remotely.values.memory_peer import OutgoingValue
 from remotely.values.owned import own
 from remotely.values.parcel import SEND_FROM_BYTES
@@ -103,7 +103,7 @@ class ActorFactory:
             del place  # see future.py
         channel = self._channels.open(actor)
         content, channel.sources_sent = sources.whole(actor, actor.location.life)
-        prepare = script_settings.prepare(
+        prepare = shipping.prepare(
             self._session.job,
             self._session.host,
             self._uploads.files,

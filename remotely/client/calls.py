@@ -31,7 +31,7 @@ from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import Tell
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
-from remotely.values import codec, source_library
+from remotely.values import codec, sources
 from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.memory_peer import OutgoingValue
 from remotely.values.owned import own
@@ -66,7 +66,7 @@ class Calls:
         `named` are the futures and refs among its arguments.
         """
         self._session.check()
-        source_library.library.look()
+        sources.library.look()
         if named or retries:
             encoded = own(encoded)
         crossing = None
@@ -99,7 +99,7 @@ class Calls:
                     channel = self._open_for(remote, future)
                 is_sent = False
                 if channel is not None and channel.is_open:
-                    if channel.sources_sent < len(source_library.library.batches):
+                    if channel.sources_sent < len(sources.library.batches):
                         _send_sources(remote, channel)
                     is_sent = channel.send(kind, name, outgoing, future, background, True)
                 if not is_sent and not future.done() and future.receiver is None:
@@ -222,7 +222,7 @@ class Calls:
         if not may_leave():
             return None
         future.needs = message
-        if channel.sources_sent < len(source_library.library.batches):
+        if channel.sources_sent < len(sources.library.batches):
             _send_sources(actor, channel)
         return channel.send(message.kind, message.name, outgoing, future, background, True)
 

@@ -69,7 +69,7 @@ class Channel:
     is_open         whether calls can leave; when it is broken, how it ended is known soon
     ended           how it ended, or None until that is known
     endpoint        the address of the actor to which it is connected
-    sources_sent    how many of the batches of source_library.py were sent
+    sources_sent    how many of the batches of sources.py were sent
 
     `on_broken` is called on the loop's thread; `on_news` when it is connected,
     broken, or has ended.

@@ -66,7 +66,7 @@ from remotely.transport import key_files, sockets
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
 from remotely.transport.loop import Loop
-from remotely.values import arena, borrowing, codec, source_finder, source_library
+from remotely.values import arena, borrowing, codec, sources
 from remotely.values.owned import NOTHING, own
 from remotely.values.shipping import Shipment
 from remotely.values.unpicklable import PartNames
@@ -196,8 +196,8 @@ class Client:
         count: int,
     ) -> list[RemoteActor]:
         self._session.check()
-        source_finder.refuse_while_importing("makes an actor")
-        source_library.library.gather()
+        sources.refuse_while_importing("makes an actor")
+        sources.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         gang = secrets.token_hex(16) if count > 1 else ""  # placed whole, or not at all

@@ -5,7 +5,7 @@ from typing import Any
 from remotely.client.crossing import Crossing
 from remotely.futures.reference import Put
 from remotely.protocol.control import StoreAddress
-from remotely.values import codec, in_transit, notes, references
+from remotely.values import codec, in_transit, references
 from remotely.values.owned import Owned
 from remotely.values.parcel import SEND_FROM_BYTES
 from remotely.values.references import InStore
@@ -38,7 +38,7 @@ class Ref(Put):
 
     def __reduce__(self) -> tuple[Any, ...]:
         in_transit.note(self.value.travelling)
-        noting = notes.local.notes if self.value.nbytes >= SEND_FROM_BYTES else None
+        noting = references.local.notes if self.value.nbytes >= SEND_FROM_BYTES else None
         if noting is not None:
             remotes = noting.remotes
             if not remotes or remotes[0].engine.is_any_elsewhere(remotes):

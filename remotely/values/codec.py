@@ -12,7 +12,7 @@ only authenticated peers reach it, and the master never does.
     torch tensor, CPU and dense    equal, contiguous; two that share storage arrive as copies,
                                    though the same tensor twice (tied weights) stays one
     any other tensor               as torch itself pickles it
-    an exception                   as itself, whatever its class's `__init__` takes (error_copy.py)
+    an exception                   as itself, whatever its class's `__init__` takes (picklers.py)
     a lock among globals           a new one (locks.py)
     a SharedArray                  the same memory (shared_array.py)
     a module made by hand          a copy, with its classes, functions and globals

@@ -6,15 +6,18 @@
 
 What is local to a module that can be imported over there (a lambda, a class within a function)
 goes by value too, but its globals are those of the module over there.  What is local to a module
-that cannot be imported there takes along the globals that it uses.
+that cannot be imported there takes along the globals that it uses.  Locks among them, and among the
+members of a class, are created anew over there.
 """
 
 import pickle
 import sys
 import typing
+import uuid
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
+from contextvars import Context, ContextVar
 from functools import _lru_cache_wrapper, cached_property, lru_cache, partialmethod
 from importlib import import_module
 from types import CodeType, FunctionType, ModuleType
@@ -25,8 +28,6 @@ import cloudpickle.cloudpickle
 
 from remotely.values.arrays import REDUCERS
 from remotely.values.by_value import Way, way_of
-from remotely.values.error_copy import reduce_error
-from remotely.values.locks import recreated_types, with_new_locks
 
 
 class GoesByValue(Exception):
@@ -283,3 +284,109 @@ def _reduce_module(module: ModuleType) -> tuple[Any, ...]:
     """As cloudpickle does, but in two steps, so that a module may refer to itself."""
     state = {k: v for k, v in vars(module).items() if k not in _MODULE_FINDING}
     return ModuleType, (module.__name__,), with_new_locks(state)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+# Exceptions pickle as a call of their class with `args`, which is what was passed to
+# `Exception.__init__`.  A class whose own `__init__` takes something else, a code and a message and
+# passes on a sentence, can so be pickled, but not unpickled.  Here they pickle as a call of
+# `make_error`, wherever in a value they are: raised, passed, returned, or in an ExceptionGroup.
+
+
+def reduce_error(error: BaseException) -> Any:
+    """Return how an error is pickled, for a pickler's `reducer_override`."""
+    if type(error).__module__ == "builtins":
+        return NotImplemented
+    reduced = error.__reduce_ex__(5)
+    if isinstance(reduced, tuple) and reduced[0] is type(error):
+        make, args, *rest = reduced
+        return make_error, (make, args), *rest
+    return reduced
+
+
+def make_error(cls: type[BaseException], args: tuple[Any, ...]) -> Any:
+    """Call the class as pickle would; if it does not take that, go without its `__init__`."""
+    try:
+        return cls(*args)
+    except Exception:
+        error = cls.__new__(cls, *args)
+        built_in: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
+        with suppress(Exception):
+            built_in.__init__(error, *args)  # an OSError's errno
+        error.args = args
+        return error
+
+
+# --- locks and their like -------------------------------------------------------------------------
+
+# They do not pickle.  Over there each becomes one new lock, however often it arrives, as running
+# the module again would make it.  So does a ContextVar, with its default.
+
+_Ids = MutableMapping[object, str]
+_Kept = MutableMapping[str, object]
+
+_id_of: _Ids = WeakKeyDictionary()
+_sent: _Kept = WeakValueDictionary()
+_made: _Kept = {}  # for good: what is held must not be made once more
+_id_of_variable: _Ids = {}  # for good: Python has no weak references to them
+_RECREATED: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+
+
+def recreated_types() -> dict[type, Callable[[Any], tuple[Any, ...]]]:
+    """Return what is created anew: its type, and what tells its maker and the arguments of that."""
+    if not _RECREATED:
+        threading: Any = sys.modules["threading"]  # whose locks these are; nothing locks here
+        for name in ("Lock", "RLock", "local", "Condition", "Event"):
+            make = getattr(threading, name)
+            _RECREATED[type(make())] = lambda _, make=make: (make,)  # type: ignore[misc]
+        _RECREATED[threading.Semaphore] = lambda made: (type(made), made._value)
+        _RECREATED[threading.BoundedSemaphore] = lambda made: (type(made), made._initial_value)
+        _RECREATED[ContextVar] = lambda made: (_variable, made.name, *_default_of(made))
+    return _RECREATED
+
+
+def _default_of(variable: ContextVar[Any]) -> tuple[Any, ...]:
+    try:
+        return (Context().run(variable.get),)
+    except LookupError:
+        return ()
+
+
+def _variable(name: str, *default: Any) -> ContextVar[Any]:
+    return ContextVar(name, default=default[0]) if default else ContextVar(name)
+
+
+class _NewLock:
+    """Stands in for a lock where it is pickled."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        ids, kept = _books_of(self.lock)
+        made_id = ids.setdefault(self.lock, uuid.uuid4().hex)
+        kept.setdefault(made_id, self.lock)
+        return _new_lock, (made_id, *recreated_types()[type(self.lock)](self.lock))
+
+
+def _books_of(lock: object) -> tuple[_Ids, _Kept]:
+    return (_id_of_variable, _made) if isinstance(lock, ContextVar) else (_id_of, _sent)
+
+
+def _new_lock(made_id: str, make: Callable[..., object], *args: object) -> object:
+    """Return the lock of this process for one of another, the same each time."""
+    found = _sent.get(made_id)
+    if found is None:
+        found = _made.get(made_id)
+    if found is None:
+        found = _made.setdefault(made_id, make(*args))
+        ids, _ = _books_of(found)
+        ids[found] = made_id
+    return found
+
+
+def with_new_locks(members: dict[str, Any]) -> dict[str, Any]:
+    """Return the globals of a function, or the members of a class, as they are to be sent."""
+    kinds = recreated_types()
+    return {k: _NewLock(v) if type(v) in kinds else v for k, v in members.items()}

@@ -44,7 +44,7 @@ from remotely.protocol.lease import DRAIN_S, OWNER_GRACE_S, PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
-from remotely.values import codec, references, source_finder, source_library
+from remotely.values import codec, references, sources
 from remotely.values.codec import Encoded
 from remotely.values.owned import NOTHING, Owned, own
 from remotely.values.references import Named
@@ -124,9 +124,9 @@ class RayEngine:
         count: int,
     ) -> list[RemoteActor]:
         self._check()
-        source_finder.refuse_while_importing("makes an actor")
+        sources.refuse_while_importing("makes an actor")
         births.check(options)
-        source_library.library.gather()
+        sources.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         made_from = own(encoded, lends=False) if options.max_restarts else None
@@ -187,7 +187,7 @@ class RayEngine:
     ) -> list[CallFuture[Any]]:
         self._check()
         referred = Referred(named)
-        source_library.library.look()
+        sources.library.look()
         if retries:
             encoded = own(encoded, lends=False)
         beside = put_beside(encoded) if len(remotes) > 1 else None

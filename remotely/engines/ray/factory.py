@@ -26,7 +26,7 @@ from remotely.objects import introspection
 from remotely.protocol import control
 from remotely.protocol.lease import PLACE_S
 from remotely.protocol.wire import Kind
-from remotely.values import script_settings
+from remotely.values import shipping
 from remotely.values.codec import Encoded
 from remotely.values.shipping import Shipment
 
@@ -174,7 +174,7 @@ class ActorFactory:
     ) -> CallFuture[Any]:
         """Send settings, code, files, and what the object is made of."""
         content, actor.learnt = sources.whole(actor, actor.life)
-        prepare = script_settings.prepare(
+        prepare = shipping.prepare(
             ray.get_runtime_context().get_job_id(),
             this_machine.identity(),
             self._shipment.files,

@@ -8,7 +8,7 @@ from remotely.engines.ray.frames import received, sendable
 from remotely.futures.reference import Put
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
-from remotely.values import codec, in_transit, notes, references
+from remotely.values import codec, in_transit, references
 
 
 class PlasmaRef(Put):
@@ -31,7 +31,7 @@ class PlasmaRef(Put):
 
     def __reduce__(self) -> tuple[Any, ...]:
         in_transit.note(self._travelling)
-        if (noting := notes.local.notes) is not None:
+        if (noting := references.local.notes) is not None:
             return references.entry(noting.number_of(self))
         return codec.decode_parts, codec.parts(*self._parts())
 

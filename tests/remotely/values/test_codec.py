@@ -4,7 +4,6 @@ Tensors are in test_tensors.py, classes and functions in test_by_value.py, and w
 in test_not_picklable.py.
 """
 
-import ast
 import pickle
 import subprocess
 import sys
@@ -256,48 +255,7 @@ def test_an_encoded_value_within_another_arrives_as_the_value_and_is_not_copied(
     assert back[0]["small"].flags.writeable
 
 
-# --- the shape of the code ------------------------------------------------------------------------
-
-
-def calls_of(tree: ast.AST) -> list[str]:
-    return [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
-
-
-def test_there_is_one_place_that_unpickles() -> None:
-    loaders = {"pickle.loads", "pickle.load", "pickle.Unpickler", "cloudpickle.loads", "loads"}
-    found = [
-        f"{path.name}: {call}"
-        for path in sorted((ROOT / "remotely").rglob("*.py"))
-        for call in calls_of(ast.parse(path.read_text(encoding="utf-8")))
-        if call in loaders
-    ]
-    assert found == ["codec.py: pickle.loads"]
-
-
-PURE = [
-    "values/codec.py",
-    "values/picklers.py",
-    "values/arrays.py",
-    "values/locks.py",
-    "values/unpicklable.py",
-    "values/by_value.py",
-    "master/placement.py",
-    "protocol/lease.py",
-    "protocol/wire.py",
-    "errors.py",
-]
-
-
-@pytest.mark.parametrize("name", PURE)
-def test_a_pure_file_has_no_way_to_the_world(name: str) -> None:
-    tree = ast.parse((ROOT / "remotely" / name).read_text(encoding="utf-8"))
-    imported = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            imported.add((node.module or "").partition(".")[0])
-    assert not imported & {"zmq", "time", "os", "socket", "subprocess", "asyncio", "select"}
+# --- a value within another -------------------------------------------------------------------------
 
 
 def test_pickles_are_of_the_protocol_that_has_buffers() -> None:

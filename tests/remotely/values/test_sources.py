@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from remotely.errors import RemotelyError
-from remotely.values import source_finder, source_library, sources
-from remotely.values.source_finder import Finder
-from remotely.values.source_library import Library
-from remotely.values.sources import Source, batch_of
+from remotely.values import sources
+from remotely.values.sources import Finder, Library, Source, batch_of
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +37,6 @@ def write(folder: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(textwrap.dedent(text))
-
-
-def limit(monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
-    """Set a limit on what is sent, for who reads modules and for who makes batches."""
-    for module in (sources, source_library):
-        monkeypatch.setattr(module, name, value)
 
 
 def held(library: Library) -> dict[str, Source]:
@@ -128,7 +120,7 @@ def test_too_much_source_is_refused_with_the_largest_module_each_time(
 ) -> None:
     library = Library()
     library.gather()
-    limit(monkeypatch, "MAX_BYTES", nbytes(library) + 1000)
+    monkeypatch.setattr(sources, "MAX_BYTES", nbytes(library) + 1000)
     write(here, {"large.py": "#" * 2000})
     importlib.import_module("large")
     for _ in range(2):
@@ -144,7 +136,7 @@ def test_compiled_forms_are_left_out_before_any_source_is(
     importlib.import_module("first")
     library.gather()
     assert held(library)["first"].compiled
-    limit(monkeypatch, "MAX_BYTES", nbytes(library) + 2000)
+    monkeypatch.setattr(sources, "MAX_BYTES", nbytes(library) + 2000)
     importlib.import_module("second")
     library.gather()
     found = {s.name: s for s in sources.unpack(library.whole()[0].content)}
@@ -157,7 +149,7 @@ def test_a_call_is_never_refused_for_too_much_source_but_warns_once_and_leaves_t
 ) -> None:
     library = Library()
     library.gather()
-    limit(monkeypatch, "MAX_BYTES", nbytes(library) + 1000)
+    monkeypatch.setattr(sources, "MAX_BYTES", nbytes(library) + 1000)
     write(here, {"large.py": "#" * 2000, "small.py": "", "later.py": ""})
     importlib.import_module("large")
     importlib.import_module("small")
@@ -186,7 +178,7 @@ def test_of_a_package_that_is_too_large_only_what_is_loaded_is_sent(
     write(here, {"package/__init__.py": ""})
     importlib.import_module("package.m1")
     room = nbytes(library) + 3000 if bound == "MAX_BYTES" else 4
-    limit(monkeypatch, bound, room)
+    monkeypatch.setattr(sources, bound, room)
     library.gather()
     assert {n for n in library._held if n.startswith("package")} == {"package", "package.m1"}
 
@@ -215,7 +207,7 @@ def test_an_actor_sends_on_the_very_batches_that_it_was_sent() -> None:
 
 
 def test_a_batch_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit(monkeypatch, "MAX_BYTES", 1000)
+    monkeypatch.setattr(sources, "MAX_BYTES", 1000)
     bomb = zlib.compress(sources._encode([Source("m", "m.py", b" " * 10_000)]))
     with pytest.raises(RemotelyError, match="too large, or cut off"):
         Library().add(batch_of(bomb))
@@ -274,7 +266,7 @@ def test_a_loaded_module_is_not_compiled_anew(here: Path, monkeypatch: pytest.Mo
     def compiles(*_: object) -> None:
         raise AssertionError("compiled anew")
 
-    monkeypatch.setattr(source_finder._Loader, "source_to_code", compiles)
+    monkeypatch.setattr(sources._Loader, "source_to_code", compiles)
     arrived(held(library)["app"])
     app = importlib.import_module("app")
     assert app.fail.__code__.co_filename == str(here / "app.py")
@@ -327,9 +319,9 @@ def test_a_module_is_as_it_was_last_sent_until_it_is_imported() -> None:
 
 
 def test_who_imports_a_module_that_was_sent_can_be_told() -> None:
-    text = b"from remotely.values import source_finder as f\nWHO = f.importing()\nimport inner\n"
-    inner = b"from remotely.values import source_finder as f\nf.refuse_while_importing('sings')\n"
+    text = b"from remotely.values import sources as f\nWHO = f.importing()\nimport inner\n"
+    inner = b"from remotely.values import sources as f\nf.refuse_while_importing('sings')\n"
     arrived(Source("outer", "/no/outer.py", text), Source("inner", "/no/inner.py", inner))
     with pytest.raises(RemotelyError, match="the module outer sings when it is imported"):
         importlib.import_module("outer")
-    assert source_finder.importing() == ""
+    assert sources.importing() == ""
