@@ -1,9 +1,9 @@
 """The values in an actor's messages: in the frames, or lent through memory.
 
 A client on the same machine and the actor exchange large values through memory once each has
-opened the other's arena (memory_peer.py).  What a client on another machine sends is in the store
-of this machine if it is large, and so are large results for that client, if it says that it fetches
-them there (machine_store.py).  Every other value is in the message itself.
+opened the other's arena (values/payload.py).  What a client on another machine sends is in the
+store of this machine if it is large, and so are large results for that client, if it says that it
+fetches them there (machine_store.py).  Every other value is in the message itself.
 """
 
 import time
@@ -17,8 +17,15 @@ from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.values import arena, borrowing, codec, in_transit
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress
-from remotely.values.memory_peer import MemoryPeer, OutgoingValue, Unpacked, decline, unpack
-from remotely.values.parcel import SEND_FROM_BYTES, Parcel
+from remotely.values.payload import (
+    SEND_FROM_BYTES,
+    MemoryPeer,
+    OutgoingValue,
+    Parcel,
+    Unpacked,
+    decline,
+    unpack,
+)
 
 
 class Payloads:

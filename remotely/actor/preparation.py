@@ -30,7 +30,7 @@ from remotely.values import (
     shipping,
     sources,
 )
-from remotely.values.memory_peer import Unpacked
+from remotely.values.payload import Unpacked
 
 
 class Unpacks(Protocol):

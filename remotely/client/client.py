@@ -8,7 +8,7 @@ done-callbacks of futures, and never waits for anything.
 Client has the verbs of the seam, and wires these parts together; each knows those above it:
 
     master_session.py   who this client is; questions to the master and their answers
-    stores.py           large values in the stores of other machines
+    bulk_transfer.py    large values in the stores of other machines
     channels.py         the channel of each actor
     actor_directory.py  the actors that this process knows
     termination.py      how actors are ended
@@ -35,6 +35,7 @@ from remotely.client.actor_directory import ActorDirectory
 from remotely.client.actor_factory import ActorFactory
 from remotely.client.actor_state import ActorState
 from remotely.client.arrival import ArrivalQuestion
+from remotely.client.bulk_transfer import Stores
 from remotely.client.calls import Calls
 from remotely.client.channels import Channels
 from remotely.client.deadlock import WaitReporter
@@ -44,7 +45,6 @@ from remotely.client.log_listener import LogListener
 from remotely.client.master_session import MASTER_SILENT_S, SHUT_DOWN, MasterSession
 from remotely.client.ref import Ref
 from remotely.client.restarts import Restarts
-from remotely.client.stores import Stores
 from remotely.client.termination import Terminations
 from remotely.engine import Options, Prepared, Promises, RemoteActor
 from remotely.errors import (

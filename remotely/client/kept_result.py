@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from remotely.client.stores import Stores
+from remotely.client.bulk_transfer import Stores
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Elsewhere
 from remotely.transport.bulk import ValueGone
 from remotely.values import codec
-from remotely.values.parcel import Parcel
+from remotely.values.payload import Parcel
 from remotely.values.references import InStore
 
 

@@ -1,7 +1,7 @@
 """Large values that a channel exchanges with its actor through shared memory.
 
 The client offers its arena when it first has a large value to send or receives one.  That value
-still travels by socket; see values/memory_peer.py for the exchange that follows.
+still travels by socket; see values/payload.py for the exchange that follows.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,8 @@ from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind
 from remotely.values import arena, codec
 from remotely.values.arena import Loan
-from remotely.values.memory_peer import MemoryPeer, OutgoingValue, Unpacked, read_loan, unpack
 from remotely.values.owned import NOTHING
-from remotely.values.parcel import Parcel
+from remotely.values.payload import MemoryPeer, OutgoingValue, Parcel, Unpacked, read_loan, unpack
 
 
 class Send(Protocol):

@@ -1,12 +1,14 @@
-"""Which values a store has or expects, who owns them, and when their memory is free again.
+"""The values that a store has or expects: who owns them, and when their memory is free again.
 
 A value that its owner has announced is expected until all of its stripes (bulk.py) have arrived.
 What an actor offers is here from the beginning.  A value ends when its owner releases it or is
 gone.  But what an actor has offered outlives it for the client that has claimed it: that knows of
-it by a reply.  What nobody claims in time goes, since the reply may never have arrived.  The memory
-of a value is free when nobody reads or writes it any more: see `using`.
+it by a reply.  What nobody claims in time goes, since the reply may never have arrived.  What the
+store has fetched for its actors goes when none has asked for it in a while.  The memory of a value
+is free when nobody reads or writes it any more: see `using`.
 
-Pure but for its lock: the room of a value, and the clock, are the caller's.  Any thread may use it.
+The bookkeeping is pure but for its lock: the room of a value, and the clock, are the caller's.  Any
+thread may use it.
 """
 
 import threading
@@ -14,9 +16,13 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from remotely.values.arena import Borrower, Loan
+from remotely.values import arena
+from remotely.values.arena import Arena, Borrower, Loan, StoredValue
+from remotely.values.borrowing import Lender
 
 CLAIM_S = 60.0  # how long a result waits for a client that is stopped, or has lost its connection
+KEPT_S = 5.0  # what was fetched, after it was last asked for: others of a group are about to ask
+FETCHED = "fetched"  # the owner of what this store has fetched
 
 
 class Room(Protocol):
@@ -34,11 +40,12 @@ class Room(Protocol):
 class Value:
     """One value.
 
-    owner      who may release it: a connection of a client, or an actor; None: that has ended
+    owner      who may release it: a connection of a client, or an actor; None: that has ended; or
+               FETCHED
     claimant   the connection of the client that has claimed it
     arrived    the stripes that have: their starts and lengths
     moved_at   when the last byte of it came, or it was announced; or when its actor ended, or the
-               connection of its claimant
+               connection of its claimant; or when what was fetched was last asked for
     """
 
     def __init__(self, name: bytes, room: Room, owner: Hashable, is_here: bool, now: float) -> None:
@@ -129,10 +136,12 @@ class Shelf:
                 value.owner, value.moved_at = None, now
 
     def tidy(self, now: float) -> None:
-        """Drop what an actor has left, and nobody claims for CLAIM_S."""
+        """Drop what an actor has left and nobody claims, and what was fetched and nobody needs."""
         for value in self._all():
             is_nobodys = value.owner is None and value.claimant is None
-            if is_nobodys and value.moved_at < now - CLAIM_S:
+            if (is_nobodys and value.moved_at < now - CLAIM_S) or (
+                value.owner is FETCHED and value.moved_at < now - KEPT_S
+            ):
                 self.drop(value.name)
 
     def clients(self) -> set[Hashable]:
@@ -150,3 +159,47 @@ class Shelf:
         if value.is_dropped and not value.users:
             value.users = -1  # once
             value.room.release()
+
+
+# --- where values lie -----------------------------------------------------------------------------
+
+
+class ArenaRoom:
+    """Room in the arena of this process."""
+
+    def __init__(self, memory: Arena, placed: StoredValue) -> None:
+        self._arena = memory
+        self._placed = placed
+        self.memory = memory.memory_of(placed)
+
+    def lend(self, borrower: Borrower) -> Loan | None:
+        return self._arena.lend(self._placed, borrower, private=True)
+
+    def release(self) -> None:
+        self._arena.let_go(self._placed)
+
+
+class OfferedRoom:
+    """What an actor has lent to this process; it outlives the actor."""
+
+    def __init__(self, lender: Lender, loan: Loan) -> None:
+        _, (self.memory,) = lender.open(loan)
+
+    def lend(self, borrower: Borrower) -> Loan | None:
+        """Lend a copy: only the actor itself could lend the original once more."""
+        if (room := reserve(self.memory.nbytes)) is None:
+            return None
+        room.memory[:] = self.memory
+        loan = room.lend(borrower)
+        room.release()
+        return loan
+
+    def release(self) -> None:
+        self.memory = memoryview(b"")  # the loan ends with the last view
+
+
+def reserve(nbytes: int) -> ArenaRoom | None:
+    """Return room in the arena of this process; None if there is none."""
+    ours = arena.ours()
+    placed = ours.reserve(nbytes) if ours else None
+    return ArenaRoom(ours, placed) if ours and placed else None

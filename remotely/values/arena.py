@@ -11,7 +11,7 @@ slot of the table says that it has released it.  A block that several borrow (a 
 is mapped by each privately, copy on write.  So whatever arrives is writable and the borrower's own.
 
 The memory is a memory file (memory_file.py), which other processes of this machine and user can
-open.  A process that cannot open it gets everything by socket (memory_peer.py).
+open.  A process that cannot open it gets everything by socket (payload.py).
 
 Rejected: one arena per machine, owned by the worker (its bookkeeping needs a lock across processes,
 which a killed process leaves locked, and a client's values would outlive the client); POSIX shared
@@ -130,8 +130,8 @@ class Arena:
             others: list[Block] = []
             found = [self._pinned.get(id(buffer.obj)) for buffer in encoded.buffers]
             fresh = [b for b, pin in zip(encoded.buffers, found, strict=True) if pin is None]
-            total = sum(_aligned(buffer.nbytes) for buffer in fresh)
-            total += _aligned(sum(sizes)) if has_payload else 0
+            total = sum(aligned(buffer.nbytes) for buffer in fresh)
+            total += aligned(sum(sizes)) if has_payload else 0
             block = None
             if total:
                 offset = self._take(total)
@@ -143,12 +143,12 @@ class Arena:
             at = 0
             if has_payload:
                 pieces.append((0, 0, sum(sizes)))
-                at = _aligned(sum(sizes))
+                at = aligned(sum(sizes))
             first_other = 1 if block else 0
             for buffer, pin in zip(encoded.buffers, found, strict=True):
                 if pin is None:
                     pieces.append((0, at, buffer.nbytes))
-                    at += _aligned(buffer.nbytes)
+                    at += aligned(buffer.nbytes)
                     continue
                 other, start = pin
                 if other not in others:
@@ -297,10 +297,10 @@ class Arena:
         for piece in pieces:
             self._memory[at : at + len(piece)] = piece
             at += len(piece)
-        at = begin + _aligned(at - begin)
+        at = begin + aligned(at - begin)
         for buffer in buffers:
             self._memory[at : at + buffer.nbytes] = buffer
-            at += _aligned(buffer.nbytes)
+            at += aligned(buffer.nbytes)
 
     def _reclaim(self) -> None:
         """Take back what borrowers have released, and what will not be lent any more."""
@@ -409,5 +409,6 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _aligned(nbytes: int) -> int:
+def aligned(nbytes: int) -> int:
+    """Return how far from the start of a buffer the next one starts."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

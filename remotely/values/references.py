@@ -18,9 +18,8 @@ import msgspec
 
 from remotely.errors import RemotelyError
 from remotely.values import codec
-from remotely.values.memory_peer import Unpacked
 from remotely.values.owned import Owned
-from remotely.values.parcel import Parcel
+from remotely.values.payload import Parcel, Unpacked
 
 
 class Notes:

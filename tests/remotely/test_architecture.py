@@ -26,7 +26,7 @@ PURE = (
         for file in FILES
         if file.startswith("master.") and file not in ("master.master", "master.__main__")
     ),
-    "client.spread",
+    "client.relay_plan",
     "values.codec",
     "values.picklers",
     "values.arrays",

@@ -25,15 +25,11 @@ import remotely
 from remotely import ActorDied, CallTimeout, NotConnected, SharedArray, WorkerLost
 from remotely.api import connection
 from remotely.calling import back_pressure
-from remotely.client import crossing
-from remotely.client.avoidance import Way
-from remotely.client.crossing import Crossing
-from remotely.client.store_link import StoreLink
-from remotely.client.stores import MAX_THREADS, Stores
+from remotely.client.bulk_transfer import MAX_THREADS, BulkTransfer, StoreLink, Stores
 from remotely.transport import bulk
 from remotely.transport.bulk import Connection
 from remotely.values import in_transit
-from remotely.values.parcel import Parcel
+from remotely.values.payload import Parcel
 from tests.clusters import Started, processes, wait_until
 
 Array = np.ndarray[Any, Any]
@@ -263,11 +259,8 @@ def test_what_is_put_crosses_once_more_to_a_store_that_was_started_again(
     peer = Peer()
     ref = remotely.put(np.ones(SIZE))
     assert peer.total(ref) == SIZE
-    (crossed,) = ref.crossings
-    before = stores(alone)
-    for pid in before:
+    for pid in stores(alone):
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not crossed.covers(*crossed._links), "the news")
     wait_until(lambda: peer.total(np.ones(SIZE)) == SIZE and moved.pushed >= 16 * SIZE, "a store")
     moved.pushed = 0
 
@@ -486,22 +479,6 @@ def test_a_result_that_could_not_be_fetched_and_came_whole_is_freed(
     wait_until(lambda: holder.lent() == 0, "the end of what has been sent whole")
 
 
-def test_a_result_is_freed_though_its_store_could_not_be_reached_when_it_was_dropped(
-    joined: Started,
-) -> None:
-    holder = Holder()
-    future = holder.make.submit()
-    future.stays = True
-    future.exception()
-    avoidance = connection.current()._stores._avoidance
-    avoidance.begin(Way(future.where._parcel.store), "of a test")
-
-    del future
-
-    assert holder.lent() > 0
-    wait_until(lambda: holder.lent() == 0, "the store to be tried again")
-
-
 def test_a_result_whose_caller_was_killed_is_freed(joined: Started, tmp_path: Path) -> None:
     holder = remotely.options(Holder, name="holder", detached=True)()
     script = tmp_path / "leaves.py"
@@ -578,13 +555,13 @@ def test_results_that_are_being_fetched_when_the_program_ends_have_an_outcome(
     assert all(future.done() for future in futures)
 
 
-def test_whatever_error_a_crossing_meets_its_calls_go_without_it(
+def test_whatever_error_a_transfer_meets_its_calls_go_without_it(
     joined: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(tasks: object) -> None:
+    def fail(nbytes: int, move: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(bulk, "in_parallel", fail)
+    monkeypatch.setattr(bulk, "in_stripes", fail)
     peer = Peer()
     assert peer.total(np.ones(SIZE)) == SIZE
     assert peer.total.submit(np.ones(SIZE)).result() == SIZE
@@ -594,13 +571,13 @@ def test_whatever_error_a_crossing_meets_its_calls_go_without_it(
 def test_a_large_value_that_does_not_get_there_in_time_is_late_too(
     joined: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer, ended, push = Peer(), threading.Event(), crossing.Crossing._push
+    peer, ended, push = Peer(), threading.Event(), Connection.push
 
-    def push_late(self: Any, *to: Any) -> None:
+    def push_late(self: Connection, *given: Any) -> None:
         ended.wait(20)
-        push(self, *to)
+        push(self, *given)
 
-    monkeypatch.setattr(crossing.Crossing, "_push", push_late)
+    monkeypatch.setattr(Connection, "push", push_late)
     with pytest.raises(CallTimeout, match="taken back") as late:
         peer.limited(np.full(SIZE, 7.0))
     assert not ended.is_set()
@@ -682,19 +659,20 @@ def test_a_relay_that_is_stopped_in_the_middle_loses_no_call(
     array = np.ones(20 * SIZE)
     assert group.total(np.ones(SIZE)) == [SIZE] * 2
     first = stores(alone)
-    chains: list[int] = []
-    push = crossing.Crossing._push
+    routes: list[bytes] = []
+    push = Connection.push
 
-    def push_and_kill(self: Any, to: Any, onward: list[Any]) -> None:
-        chains.append(1 + len(onward))
-        if len(chains) == 1:
-            for pid in first[:1]:
-                os.kill(pid, signal.SIGKILL)
-        push(self, to, onward)
+    def push_and_kill(
+        self: Connection, value: bytes, start: int, nbytes: int, parts: Any, onward: bytes
+    ) -> None:
+        routes.append(onward)
+        if len(routes) == 1:
+            os.kill(first[0], signal.SIGKILL)
+        push(self, value, start, nbytes, parts, onward)
 
-    monkeypatch.setattr(crossing.Crossing, "_push", push_and_kill)
+    monkeypatch.setattr(Connection, "push", push_and_kill)
     assert group.total(array) == [20 * SIZE] * 2
-    assert chains[0] == 2
+    assert routes[0]
 
 
 def test_nothing_of_a_value_is_left_in_a_store_after_its_calls(joined: Started) -> None:
@@ -724,15 +702,15 @@ def test_a_call_with_a_ref_waits_for_its_own_machine_alone(
 ) -> None:
     one, two = on_each(remotely.group(Peer, 2))
     ref = remotely.put(np.ones(SIZE))
-    run, may_go, held_up = Crossing.run, threading.Event(), threading.Event()
+    run, may_go, held_up = BulkTransfer.run, threading.Event(), threading.Event()
 
-    def run_first_late(self: Crossing) -> None:
+    def run_first_late(self: BulkTransfer) -> None:
         if not held_up.is_set():
             held_up.set()
             may_go.wait(20)
         run(self)
 
-    monkeypatch.setattr(Crossing, "run", run_first_late)
+    monkeypatch.setattr(BulkTransfer, "run", run_first_late)
     late = two.total.submit(ref)
     assert held_up.wait(20)
     assert one.total.submit(ref).result(20) == SIZE

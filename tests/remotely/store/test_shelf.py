@@ -1,6 +1,6 @@
 """What a store knows of its values, and when their memory is free."""
 
-from remotely.store.shelf import CLAIM_S, Shelf
+from remotely.store.shelf import CLAIM_S, FETCHED, KEPT_S, Shelf
 from remotely.values.arena import Borrower, Loan
 
 
@@ -90,6 +90,15 @@ def test_what_an_actor_has_offered_is_its_own_for_as_long_as_it_lives() -> None:
     shelf.tidy(10 * CLAIM_S)
     assert room.releases == 0
     shelf.drop(b"v")
+    assert room.releases == 1
+
+
+def test_what_was_fetched_goes_when_nobody_asks_for_it_any_more() -> None:
+    shelf, room = Shelf(), Room()
+    shelf.add(b"v", room, FETCHED, is_here=True, now=1.0)
+    shelf.tidy(1.0 + KEPT_S)
+    assert room.releases == 0
+    shelf.tidy(1.1 + KEPT_S)
     assert room.releases == 1
 
 

@@ -255,7 +255,7 @@ def test_an_encoded_value_within_another_arrives_as_the_value_and_is_not_copied(
     assert back[0]["small"].flags.writeable
 
 
-# --- a value within another -------------------------------------------------------------------------
+# --- a value within another -----------------------------------------------------------------------
 
 
 def test_pickles_are_of_the_protocol_that_has_buffers() -> None:
