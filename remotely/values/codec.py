@@ -8,7 +8,7 @@ only authenticated peers reach it, and the master never does.
 
     value                          arrives
     numpy array                    equal, with its dtype and order; writable, unless the buffers
-                                   that `decode` is given are read-only (arrays.py)
+                                   that `decode` is given are read-only (picklers.py)
     torch tensor, CPU and dense    equal, contiguous; two that share storage arrive as copies,
                                    though the same tensor twice (tied weights) stays one
     any other tensor               as torch itself pickles it
@@ -27,13 +27,15 @@ from typing import Any, NamedTuple
 
 from remotely.errors import NotPicklable
 from remotely.values import in_transit
-from remotely.values.arrays import REDUCERS, SMALL_BUFFER_BYTES, learn_types
 from remotely.values.in_transit import InTransit, Used
 from remotely.values.picklers import (
+    REDUCERS,
+    SMALL_BUFFER_BYTES,
     ByValuePickler,
     PlainPickler,
     SearchingPickler,
     globals_of,
+    learn_types,
 )
 from remotely.values.unpicklable import (
     PartNames,

@@ -29,7 +29,6 @@ PURE = (
     "client.relay_plan",
     "values.codec",
     "values.picklers",
-    "values.arrays",
     "values.unpicklable",
     "values.blocks",
     "values.in_transit",
@@ -205,7 +204,6 @@ def test_only_the_codec_knows_of_pickle() -> None:
         ("values.codec", "pickle"),
         ("values.picklers", "pickle"),
         ("values.picklers", "cloudpickle"),
-        ("values.arrays", "pickle"),
         ("values.sources", "marshal"),  # to write what Python itself reads, as it does .pyc files
     }
 

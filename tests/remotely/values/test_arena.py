@@ -353,7 +353,7 @@ def test_what_is_pinned_is_lent_again_and_again_without_a_copy(arena: Arena) -> 
     for _ in range(3):
         once_more = arena.place(Encoded(encoded.pieces, views_of(views)))
         assert once_more is not None
-        assert once_more.block is None
+        assert not once_more.has_own
         loan = arena.lend(once_more, Reader(), private=False)
         assert loan is not None
         assert all(private for *_, private in loan.blocks), "the ref stays as it is"

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from remotely.values import codec
-from remotely.values.arrays import SMALL_BUFFER_BYTES
 from remotely.values.codec import Encoded, decode, encode
+from remotely.values.picklers import SMALL_BUFFER_BYTES
 
 Array = np.ndarray[Any, Any]
 
