@@ -22,7 +22,7 @@ import ctypes
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from remotely.errors import NotPicklable
@@ -33,15 +33,10 @@ from remotely.values.picklers import (
     SMALL_BUFFER_BYTES,
     ByValuePickler,
     PlainPickler,
-    SearchingPickler,
-    globals_of,
     learn_types,
 )
 from remotely.values.unpicklable import (
     PartNames,
-    Pickling,
-    UnpicklablePart,
-    find_unpicklable_part,
     not_picklable_message,
 )
 
@@ -88,7 +83,7 @@ def encode(value: object, what: PartNames = "the value", *, in_band: bool = Fals
     try:
         return _encode(ByValuePickler, value, in_band)
     except Exception as error:
-        raise NotPicklable(not_picklable_message(value, what, error, _BY_VALUE)) from error
+        raise NotPicklable(not_picklable_message(value, what, error)) from error
 
 
 def encode_atoms(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded | None:
@@ -156,7 +151,9 @@ def _encode(
         buffers.append(view)
         return False
 
-    dump = pickler(_Pieces(pieces.append), protocol=5, buffer_callback=keep).dump
+    # What is written is kept as it is: large bytes of the value are not copied.
+    file = SimpleNamespace(write=pieces.append)
+    dump = pickler(file, protocol=5, buffer_callback=keep).dump
     travelling: Sequence[InTransit] = ()
     if not Used.ever:
         dump(value)
@@ -170,28 +167,3 @@ def _encode(
 
 def _flat(piece: Any) -> memoryview:
     return piece.raw() if isinstance(piece, pickle.PickleBuffer) else memoryview(piece)
-
-
-class _Pieces:
-    """A file that keeps what is written as it is: large bytes of the value are not copied."""
-
-    __slots__ = ("write",)
-
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        self.write = write
-
-
-def find_unpicklable(value: object, path: str) -> UnpicklablePart | None:
-    """Return the innermost part of a value that cannot be sent; None if all of it can."""
-    return find_unpicklable_part(value, path, _BY_VALUE)
-
-
-def _error_of(value: object, around: Sequence[object]) -> Exception | None:
-    try:
-        _encode(partial(SearchingPickler, frozenset(map(id, around))), value)
-    except Exception as error:
-        return error
-    return None
-
-
-_BY_VALUE = Pickling(_error_of, globals_of)
