@@ -148,8 +148,11 @@ class BulkServer:
                 raise ConnectionAbortedError("a value that nobody expects")
             stripe = _stripe(value, request)
             progress = Progress()
+            # 1. Another thread passes on what has arrived.  It never holds up this one.
             if request.onward:
                 _start(self._pass_on, request, progress)
+            # 2. The stripe arrives, chunk by chunk.  If it breaks off, the thread ends too, and its
+            #    machine sees the same; the owner is told, and may bring it again.
             try:
                 while progress.received < request.nbytes:
                     if faults.ON:
@@ -165,6 +168,7 @@ class BulkServer:
                 why = str(error) or type(error).__name__
                 self._tell_owner(value, control.Broken(value=value.name, why=why))
                 raise
+            # 3. The last of its stripes makes the value one that can be lent.
             if self._shelf.arrive(value, request.start, request.nbytes):
                 self._tell_owner(value, control.Stored(value=value.name))
         connection.send(bulk.DONE)

@@ -1,11 +1,11 @@
-"""The values that a store has or expects: who owns them, and when their memory is free again.
+"""The values that a store has or expects, their owners, and the end of their memory.
 
 A value that its owner has announced is expected until all of its stripes (bulk.py) have arrived.
 What an actor offers is here from the beginning.  A value ends when its owner releases it or is
 gone.  But what an actor has offered outlives it for the client that has claimed it: that knows of
-it by a reply.  What nobody claims in time goes, since the reply may never have arrived.  What the
-store has fetched for its actors goes when none has asked for it in a while.  The memory of a value
-is free when nobody reads or writes it any more: see `using`.
+it by a reply.  A result that is not claimed in time is dropped, since the reply may never have
+arrived, and so is a value that the store has fetched, if no actor has asked for it in a while.  The
+memory of a value is free when nobody reads or writes it any more: see `using`.
 
 The bookkeeping is pure but for its lock: the room of a value, and the clock, are the caller's.  Any
 thread may use it.
@@ -40,8 +40,8 @@ class Room(Protocol):
 class Value:
     """One value.
 
-    owner      who may release it: a connection of a client, or an actor; None: that has ended; or
-               FETCHED
+    owner      the connection of a client, or an actor, that may release it; None: that has ended;
+               FETCHED: the store itself
     claimant   the connection of the client that has claimed it
     arrived    the stripes that have: their starts and lengths
     moved_at   when the last byte of it came, or it was announced; or when its actor ended, or the
@@ -130,13 +130,13 @@ class Shelf:
             value.claimant = client
 
     def leave(self, actor: Hashable, now: float) -> None:
-        """An actor has ended: what it had offered stays for who has claimed it."""
+        """An actor has ended: what it had offered stays if a client has claimed it."""
         for value in self._all():
             if value.owner == actor:
                 value.owner, value.moved_at = None, now
 
     def tidy(self, now: float) -> None:
-        """Drop what an actor has left and nobody claims, and what was fetched and nobody needs."""
+        """Drop results left unclaimed by an ended actor, and fetched values that none needs."""
         for value in self._all():
             is_nobodys = value.owner is None and value.claimant is None
             if (is_nobodys and value.moved_at < now - CLAIM_S) or (
@@ -145,8 +145,8 @@ class Shelf:
                 self.drop(value.name)
 
     def clients(self) -> set[Hashable]:
-        """Return whom values belong to, and who has claimed some."""
-        return {who for value in self._all() for who in (value.owner, value.claimant)} - {None}
+        """Return the owners and the claimants of values."""
+        return {peer for value in self._all() for peer in (value.owner, value.claimant)} - {None}
 
     def stalled(self, before: float) -> list[Value]:
         """Return what is expected, and of which nothing has come since then."""

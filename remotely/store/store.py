@@ -5,10 +5,10 @@ caller on another machine stays here until that fetches it, or has it fetched fr
 machine.  Unlike an actor, the store is never busy with users' code, and it never unpickles: a value
 is a piece of memory with a name.
 
-    clients   over CURVE (control/store.py): announce values and release them.  Who may do so is who
-              may call the actors here
-    bytes     over TLS (bulk_server.py): its certificate is told to clients over CURVE, and whoever
-              names a value, which is a secret, may bring or fetch it
+    clients   over CURVE (control/store.py): announce values and release them.  Those that may call
+              the actors here may do so
+    bytes     over TLS (bulk_server.py): its certificate is told to clients over CURVE, and a peer
+              that names a value, which is a secret, may bring or fetch it
     actors    over a socket that the worker hands to both: borrow values, and offer results
     worker    starts this process when somebody first connects; it ends with the worker
 
@@ -49,9 +49,7 @@ from remotely.values.payload import MemoryPeer
 log = logging.getLogger("remotely.store")
 
 ASK_EVERY_S = 2.0  # whether the owners of values are still there
-NOT_HERE = (
-    "it is not on this machine any more: who sent it has ended, or the connection to it broke"
-)
+NOT_HERE = "it is not on this machine any more: its sender has ended, or the connection to it broke"
 _decode_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
 _decode_loan = msgspec.msgpack.Decoder(Loan).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -160,7 +158,7 @@ class Store:
         self._shelf.tidy(now)
 
     def _check_owners(self) -> None:
-        """The keys have changed: let go what those own who may not call any more."""
+        """The keys have changed: let go the values of clients that may not call any more."""
         for owner in self._clients():
             if not self._access.may_call(owner[1]):
                 self._shelf.drop_of(owner, time.monotonic())

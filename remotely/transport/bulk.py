@@ -6,7 +6,7 @@
     PULL      the answer is HERE and the stripe; or GONE and why
 
 What may be pushed or pulled is decided by the name of the value alone: it is a secret of 32 bytes,
-which was told over CURVE to who may do so.  Each side gives up if nothing moves for STALL_S.
+which was told over CURVE to those that may do so.  Each side gives up if nothing moves for STALL_S.
 A stranger can send the fixed part of one request, within STALL_S, and is then cut off.
 
 A core encrypts a gigabyte a second, or less.  So a value crosses in a few stripes, each on a

@@ -376,7 +376,7 @@ def _tensor_from(
     would reach every other reader; and if it starts between two elements, which torch's kernels
     do not expect.
     """
-    import numpy  # noqa: ICN001, PLC0415 - not needed by who never meets a tensor
+    import numpy  # noqa: ICN001, PLC0415 - needed only for tensors
     import torch  # noqa: PLC0415 - `remotely` never imports torch unless a tensor arrives
 
     array = numpy.frombuffer(buffer, numpy.uint8)

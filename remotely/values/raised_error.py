@@ -1,4 +1,4 @@
-"""What an error of a method becomes on its way to the caller: a pickle, if it has one, and text.
+"""The error of a method on its way to the caller: a pickle, if it has one, and text.
 
 The text is the traceback of the process that raised it.  It always arrives: as the cause of the
 error or, if that cannot be made again over there, as the message of an ActorRaised.

@@ -1,4 +1,4 @@
-"""What arguments refer to without containing it: futures, refs, and results in a store.
+"""References in arguments to what they do not contain: futures, refs, and results in a store.
 
     while a call is pickled   a future among its arguments is noted, and its number is pickled
     before the call leaves    each becomes an entry: the value, or where the value is

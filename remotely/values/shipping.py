@@ -1,4 +1,4 @@
-"""What a new actor is given of its client's surroundings: files, and the settings of the script.
+"""The surroundings of a client that a new actor is given: files, and the settings of the script.
 
 Files travel by `connect(ship=["data/", "lib.py", "models/*.pt"])`.
 

@@ -191,7 +191,7 @@ class Library:
         self._whole_of = 0  # so many batches
 
     def after_fork(self) -> None:
-        """In a child: whoever held the lock is not here."""
+        """In a forked child: the thread that held the lock may not exist here."""
         self._lock = RLock()
 
     def gather(self) -> None:

@@ -1,4 +1,4 @@
-"""Finds the part of a value that does not pickle, and says what to do about it.
+"""The search for the part of a value that does not pickle, and the advice about it.
 
 It searches by bisection, and pickles each part apart from what it lies in: a method leads back to
 its class, for one.
