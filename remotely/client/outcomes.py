@@ -4,8 +4,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from remotely.client.bulk_transfer import Stores
-from remotely.client.kept_result import KeptResult
+from remotely.client.bulk_transfer import KeptResult, Stores
 from remotely.client.master_session import SHUT_DOWN
 from remotely.client.shared_memory import Send, SharedMemory
 from remotely.errors import NotConnected, WorkerLost

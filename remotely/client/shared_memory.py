@@ -15,7 +15,7 @@ from remotely.protocol.wire import Kind
 from remotely.values import arena, codec
 from remotely.values.arena import Loan
 from remotely.values.owned import NOTHING
-from remotely.values.payload import MemoryPeer, OutgoingValue, Parcel, Unpacked, read_loan, unpack
+from remotely.values.payload import MemoryPeer, OutgoingValue, Parcel, open_loan, read_loan
 
 
 class Send(Protocol):
@@ -61,9 +61,10 @@ class SharedMemory:
         whose value is in a store is returned as it is.
         """
         try:
-            payload, buffers = unpack(message, self.peer, _stays)
-        except InStore:
-            return message
+            loan = read_loan(message.loan)
+            if isinstance(loan, Parcel):
+                return message
+            payload, buffers = open_loan(message, loan, self.peer)
         except Exception as error:
             return error
         return message._replace(payload=payload, buffers=buffers, loan=b"")
@@ -87,14 +88,6 @@ class SharedMemory:
             self.peer = peer
             opened: CallFuture[Any] = CallFuture("the actor")
             self._send(Kind.OPENED, "", OutgoingValue(NOTHING), opened, background=True)
-
-
-class InStore(Exception):
-    """The value is in a store, from which it has to be fetched."""
-
-
-def _stays(parcel: Parcel) -> Unpacked:
-    raise InStore
 
 
 def take_back(loan: Loan) -> None:

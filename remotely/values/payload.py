@@ -199,8 +199,11 @@ def unpack(
     if not message.loan:
         return message.payload, message.buffers
     loan = read_loan(message.loan)
-    if isinstance(loan, Parcel):
-        return borrow(loan)
+    return borrow(loan) if isinstance(loan, Parcel) else open_loan(message, loan, peer)
+
+
+def open_loan(message: wire.Message, loan: Loan, peer: MemoryPeer | None) -> Unpacked:
+    """Return the payload and the buffers of a message that `peer` has lent."""
     if peer is None or peer.lender.address.lender != loan.lender:
         raise WireError("a loan from an arena that is not open here")
     payload, buffers = peer.lender.open(loan)
