@@ -293,7 +293,7 @@ def test_threads_that_call_at_once_share_one_link_to_each_store(
     assert len(made) == machines
 
 
-def test_what_arrives_is_each_actors_own(joined: Started) -> None:
+def test_each_actor_gets_a_private_copy(joined: Started) -> None:
     group = remotely.group(Peer, 4)
     array = np.zeros(SIZE)
     assert group.write(array) == [1.0] * 4
@@ -431,7 +431,7 @@ def test_a_result_arrives_though_its_store_has_ended_before_it_was_fetched(
     assert remotely.get(ref).sum() == SIZE
 
 
-def test_a_result_whose_actor_and_store_ended_before_it_was_fetched_is_lost_in_words(
+def test_a_result_whose_actor_and_store_ended_before_it_was_fetched_is_lost_with_an_error(
     joined: Started,
 ) -> None:
     one, two = on_each(remotely.group(Peer, 2))
@@ -568,7 +568,7 @@ def test_whatever_error_a_transfer_meets_its_calls_go_without_it(
     assert peer.make(SIZE).shape == (SIZE,)
 
 
-def test_a_large_value_that_does_not_get_there_in_time_is_late_too(
+def test_the_timeout_of_a_call_includes_the_transfer_of_its_arguments(
     joined: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer, ended, push = Peer(), threading.Event(), Connection.push

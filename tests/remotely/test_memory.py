@@ -139,7 +139,7 @@ def test_a_ref_is_what_was_put_whatever_becomes_of_the_value(keeper: Keeper) -> 
 # --- when it comes back ---------------------------------------------------------------------------
 
 
-def test_memory_comes_back_when_the_reader_is_killed(keeper: Keeper) -> None:
+def test_memory_is_reclaimed_when_the_reader_is_killed(keeper: Keeper) -> None:
     gc.collect()
     before = lent()
     keeper.keep(np.zeros(MIB))

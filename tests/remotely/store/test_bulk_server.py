@@ -92,7 +92,7 @@ def test_a_value_goes_on_from_machine_to_machine(machines: list[Machine]) -> Non
     assert first.unrelayed == []
 
 
-def test_a_machine_that_cannot_be_reached_is_reported_and_keeps_nobody(
+def test_a_machine_that_cannot_be_reached_is_reported_and_delays_nobody(
     machines: list[Machine],
 ) -> None:
     first, second, _ = machines
@@ -142,9 +142,7 @@ def test_a_value_is_pulled_as_often_as_it_is_asked_for_until_it_is_dropped(
 
 
 @pytest.mark.parametrize("op", [bulk.PUSH, bulk.PULL, 99])
-def test_whoever_does_not_know_the_name_of_a_value_is_cut_off(
-    machines: list[Machine], op: int
-) -> None:
+def test_a_peer_that_names_no_known_value_is_cut_off(machines: list[Machine], op: int) -> None:
     machine, *_ = machines
     room = machine.expect()
     with bulk.connect(machine.address) as connection:
@@ -155,7 +153,7 @@ def test_whoever_does_not_know_the_name_of_a_value_is_cut_off(
     assert machine.arrived == []
 
 
-def test_a_stranger_has_so_long_for_a_request_however_many_bytes_of_it_come(
+def test_a_stranger_that_sends_its_request_too_slowly_is_cut_off(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remotely.store.bulk_server.STALL_S", 0.3)
@@ -182,7 +180,7 @@ def test_a_stranger_is_cut_off_before_the_onward_route_is_read(machines: list[Ma
             connection.receive(1)
 
 
-def test_strangers_have_so_many_threads_and_keep_out_nobody(
+def test_the_number_of_strangers_is_limited_and_they_keep_nobody_out(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk_server, "MOST_STRANGERS", 4)
@@ -221,7 +219,7 @@ def test_a_request_that_is_neither_push_nor_pull_ends_the_connection(
     assert room.releases == 0
 
 
-def test_an_error_of_any_kind_ends_what_is_passed_on_too(
+def test_an_unexpected_error_ends_the_relay_too(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second, _ = machines

@@ -26,7 +26,7 @@ def kept() -> list[object]:
     return [thing for _, thing in in_transit._kept]
 
 
-def test_what_is_noted_within_is_collected_and_nothing_else() -> None:
+def test_only_what_is_noted_within_a_collection_is_in_it() -> None:
     first, second, third = Thing(), Thing(), Thing()
     in_transit.note([first])
     with in_transit.collected() as outer:
@@ -37,7 +37,7 @@ def test_what_is_noted_within_is_collected_and_nothing_else() -> None:
     assert (outer, inner) == ([first, third], [second])
 
 
-def test_a_list_ends_with_an_error_too() -> None:
+def test_an_error_ends_a_collection() -> None:
     thing = Thing()
     with in_transit.collected() as outer:
         with pytest.raises(ZeroDivisionError), in_transit.collected():
@@ -46,7 +46,7 @@ def test_a_list_ends_with_an_error_too() -> None:
     assert outer == [thing]
 
 
-def test_what_has_arrived_is_let_go_of_and_the_rest_stays() -> None:
+def test_what_has_arrived_is_dropped_and_the_rest_kept() -> None:
     first, second = Thing(), Thing()
     in_transit.keep_result([first, second], 100.0)
     first.arrived = True
@@ -54,7 +54,7 @@ def test_what_has_arrived_is_let_go_of_and_the_rest_stays() -> None:
     assert kept() == [second]
 
 
-def test_nothing_is_kept_for_longer_than_that() -> None:
+def test_nothing_is_kept_for_longer_than_keep_s() -> None:
     thing = Thing()
     in_transit.keep_result([thing], 100.0)
     in_transit.tidy(100.0 + KEEP_S - 0.001)

@@ -318,7 +318,7 @@ def test_a_module_is_as_it_was_last_sent_until_it_is_imported() -> None:
     assert importlib.reload(sys.modules["app"]).X == 2
 
 
-def test_who_imports_a_module_that_was_sent_can_be_told() -> None:
+def test_a_module_that_acts_at_import_is_named() -> None:
     text = b"from remotely.values import sources as f\nWHO = f.importing()\nimport inner\n"
     inner = b"from remotely.values import sources as f\nf.refuse_while_importing('sings')\n"
     arrived(Source("outer", "/no/outer.py", text), Source("inner", "/no/inner.py", inner))
