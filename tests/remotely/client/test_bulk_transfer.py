@@ -1,6 +1,7 @@
-"""What a client holds in stores, and by which path it reaches a machine; the links are played."""
+"""What a client holds in stores, and by which path it reaches a machine."""
 
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -8,17 +9,20 @@ import msgspec
 import pytest
 
 from remotely.client import bulk_transfer
-from remotely.client.bulk_transfer import Stores
+from remotely.client.bulk_transfer import StoreLink, Stores
 from remotely.client.relay_plan import Path
 from remotely.protocol import control
 from remotely.protocol.control import BulkAddress, StoreAddress
+from remotely.transport import sockets
+from remotely.transport.keys import fresh_pair
+from remotely.transport.loop import Loop
 from remotely.values.payload import Parcel
 
 HERE = StoreAddress(tcp="tcp://127.0.0.1:1", public_key=b"k" * 40)
 
 
 class Link:
-    """Notes what is said on it."""
+    """A link that is played.  It notes what is said on it."""
 
     made: list["Link"]
 
@@ -159,3 +163,29 @@ def test_actors_are_told_whether_their_store_can_be_reached_and_the_user_once(
     direct, by_sockets = (record.getMessage() for record in caplog.records)
     assert "from the store at 127.0.0.1 port 3 to the store at 127.0.0.1 port 1" in direct
     assert "from here to" in by_sockets
+
+
+def test_a_store_that_does_not_answer_is_tried_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bulk_transfer, "AGAIN_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    loop, context, paths = Loop(), sockets.new_context(), []
+    address = StoreAddress(tcp=closed, public_key=fresh_pair().public)
+    link = StoreLink(
+        context, loop, fresh_pair(), address, lambda link, *why: paths.append(link.path)
+    )
+    heard: list[Any] = []
+    link.expect(b"v" * 32, 1, lambda store, message: heard.append(message))
+
+    while len(paths) < 2:
+        loop.turn(5.0)
+
+    assert paths == [Path.SOCKETS, Path.CHAIN]
+    assert heard == [None]
+    link.choose(Path.DIRECT, "it is too late")
+    loop.turn(0.0)
+    assert link.path is Path.CHAIN
+    loop.close()
+    context.destroy(linger=0)
