@@ -36,7 +36,7 @@ PUSH, PULL = 1, 2
 STRIPE_FROM_BYTES = 8 << 20  # a smaller value crosses in one
 DONE, HERE, GONE = b"\1", b"\2", b"\3"
 MAX_ONWARD_BYTES = 1 << 20
-_REQUEST = struct.Struct(">B32sQQI")
+REQUEST = struct.Struct(">B32sQQI")
 LANES = 2 if this_machine.cores() < 8 else 4
 _LENGTH = struct.Struct(">I")
 
@@ -95,10 +95,10 @@ class Connection:
         All of it but the onward route is to be there in that time.  The route is read only if
         `knows` says that there is a value of that name.  Raises OSError.
         """
-        head = self._receive_within(within_s, _REQUEST.size)
+        head = self._receive_within(within_s, REQUEST.size)
         if not head:
             return None
-        op, value, start, nbytes, onward = _REQUEST.unpack(head)
+        op, value, start, nbytes, onward = REQUEST.unpack(head)
         if onward > MAX_ONWARD_BYTES:
             raise ConnectionAbortedError("not a request")
         if onward and not knows(value):
@@ -122,7 +122,7 @@ class Connection:
         return data
 
     def request(self, op: int, value: bytes, start: int, nbytes: int, onward: bytes = b"") -> None:
-        self.send(_REQUEST.pack(op, value, start, nbytes, len(onward)) + onward)
+        self.send(REQUEST.pack(op, value, start, nbytes, len(onward)) + onward)
 
     def push(
         self, value: bytes, start: int, nbytes: int, parts: Iterable[memoryview], onward: bytes

@@ -169,13 +169,13 @@ def test_a_stranger_that_sends_its_request_too_slowly_is_cut_off(
                 connection.receive(1)
             except OSError as error:
                 is_cut = not isinstance(error, TimeoutError)
-    assert 1 < sent < bulk._REQUEST.size
+    assert 1 < sent < bulk.REQUEST.size
 
 
 def test_a_stranger_is_cut_off_before_the_onward_route_is_read(machines: list[Machine]) -> None:
     machine, *_ = machines
     with bulk.connect(machine.address) as connection:
-        connection.send(bulk._REQUEST.pack(bulk.PUSH, OTHER, 0, 10, bulk.MAX_ONWARD_BYTES))
+        connection.send(bulk.REQUEST.pack(bulk.PUSH, OTHER, 0, 10, bulk.MAX_ONWARD_BYTES))
         with pytest.raises(OSError, match=r"ended|reset"):
             connection.receive(1)
 

@@ -124,7 +124,7 @@ def test_nothing_older_than_tls_1_3_is_spoken(serve: Serve) -> None:
 def test_what_is_no_request_ends_the_connection(serve: Serve) -> None:
     server = serve()
     connection = bulk.connect(server.address)
-    connection.send(bulk._REQUEST.pack(bulk.PUSH, NAME, 0, 1, bulk.MAX_ONWARD_BYTES + 1))
+    connection.send(bulk.REQUEST.pack(bulk.PUSH, NAME, 0, 1, bulk.MAX_ONWARD_BYTES + 1))
     with pytest.raises(OSError):
         connection.expect_done()
     connection.close()
