@@ -25,7 +25,7 @@ import remotely
 from remotely import ActorDied, CallTimeout, NotConnected, SharedArray, WorkerLost
 from remotely.api import connection
 from remotely.calling import back_pressure
-from remotely.client.bulk_transfer import MAX_THREADS, BulkTransfer, StoreLink, Stores
+from remotely.client.bulk_transfer import MAX_THREADS, BulkTransfer, Stores
 from remotely.transport import bulk
 from remotely.transport.bulk import Connection
 from remotely.values import in_transit
@@ -67,9 +67,6 @@ class Peer:
     def write(self, value: Array) -> float:
         value += 1
         return float(value[0])
-
-    def fail(self) -> Array:
-        raise ValueError("no sample")
 
     def host(self) -> str:
         return os.environ["REMOTELY_HOST"]
@@ -270,29 +267,6 @@ def test_what_is_put_crosses_once_more_to_a_store_that_was_started_again(
     assert 8 * SIZE <= moved.pushed < 1.01 * 8 * SIZE
 
 
-def test_threads_that_call_at_once_share_one_link_to_each_store(
-    joined: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[StoreLink] = []
-    begin, at_once = StoreLink.__init__, threading.Barrier(4)
-
-    def counted(self: StoreLink, *args: Any) -> None:
-        made.append(self)
-        begin(self, *args)
-
-    monkeypatch.setattr(StoreLink, "__init__", counted)
-    peers = [Peer() for _ in range(4)]
-    machines = len({peer.host() for peer in peers})
-
-    def call(peer: Any) -> float:
-        at_once.wait(20)
-        return float(peer.total(np.ones(SIZE)))
-
-    with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(call, peers)) == [SIZE] * 4
-    assert len(made) == machines
-
-
 def test_each_actor_gets_a_private_copy(joined: Started) -> None:
     group = remotely.group(Peer, 4)
     array = np.zeros(SIZE)
@@ -374,20 +348,6 @@ def test_a_small_result_and_one_of_this_process_go_as_values(joined: Started) ->
     here.result()
     assert two.total(here) == SIZE
     assert two.total(one.make.submit(3)) == 3
-
-
-def test_a_future_that_failed_says_which_argument(joined: Started) -> None:
-    one, two = on_each(remotely.group(Peer, 2))
-    failed = one.fail.submit()
-
-    for call in (two.total.submit(np.ones(2), failed), two.total.submit(np.ones(2), more=failed)):
-        error = call.exception()
-        assert isinstance(error, ValueError)
-        (note,) = error.__notes__
-        assert note.startswith("Argument ")
-        assert "total" in note
-    assert not hasattr(failed.exception(), "__notes__")
-    assert two.total(np.ones(2)) == 2.0
 
 
 @pytest.mark.parametrize("passed_on", [False, True])

@@ -2,7 +2,9 @@
 
 import logging
 import socket
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -134,6 +136,21 @@ def test_a_result_that_was_never_claimed_is_released_in_the_store_that_is_named(
     assert links == []
     stores.release(result(b"1"), HERE)
     assert links[0].released == [b"1"]
+
+
+def test_threads_that_call_at_the_same_time_share_one_link_to_a_store(
+    links: list[Link], stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SlowLink(Link):
+        def __init__(self, *given: Any) -> None:
+            time.sleep(0.01)  # the others may begin another
+            super().__init__(*given)
+
+    monkeypatch.setattr(bulk_transfer, "StoreLink", SlowLink)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda i: stores.claim(result(b"%d" % i), HERE), range(8)))
+    assert len(links) == 1
+    assert len(links[0].claimed) == 8
 
 
 def test_nothing_is_fetched_from_a_store_that_cannot_be_reached(
