@@ -42,4 +42,4 @@ class Ref(Put):
             remotes = noting.remotes
             if not remotes or remotes[0].engine.is_any_elsewhere(remotes):
                 return references.entry(noting.number_of(self))
-        return codec.decode_parts, codec.parts(self.value.payload, self.value.buffers)
+        return codec.decode, codec.parts(self.value.payload, self.value.buffers)

@@ -104,7 +104,7 @@ def decode(payload: bytes | memoryview, buffers: Sequence[object] = ()) -> Any:
 def parts(
     payload: bytes | memoryview, buffers: Sequence[memoryview]
 ) -> tuple[bytes | pickle.PickleBuffer, list[pickle.PickleBuffer]]:
-    """Return the arguments of `decode_parts`, for something that pickles as what it encoded."""
+    """Return the arguments of `decode`, for something that pickles as what it encoded."""
     head = payload if isinstance(payload, bytes) else _pickle_buffer(payload)
     return head, out_of_band(buffers)
 
@@ -125,11 +125,6 @@ def _pickle_buffer(view: memoryview) -> pickle.PickleBuffer:
     if view.readonly:  # what arrives is writable
         return pickle.PickleBuffer(bytearray(view))
     return pickle.PickleBuffer((ctypes.c_ubyte * view.nbytes).from_buffer(view))
-
-
-def decode_parts(payload: bytes | memoryview, buffers: Sequence[object]) -> object:
-    """Unpickle a value that was pickled within another one."""
-    return decode(payload, buffers)
 
 
 # Pickling these needs no pickler of ours: they hold nothing, and have no buffers.

@@ -143,7 +143,7 @@ def arrive(entries: Sequence[Any], payload: bytes | memoryview, buffers: Sequenc
     """Unpickle arguments that refer to these entries."""
     before, local.entries = local.entries, entries
     try:
-        return codec.decode_parts(payload, buffers)
+        return codec.decode(payload, buffers)
     finally:
         local.entries = before
 
@@ -155,7 +155,7 @@ def _entry(number: int) -> Any:
 def _fetch(data: bytes) -> Any:
     if fetch_parcel is None:
         raise RemotelyError("only an actor fetches results of other actors")
-    return codec.decode_parts(*fetch_parcel(_read(data)))
+    return codec.decode(*fetch_parcel(_read(data)))
 
 
 _write = msgspec.msgpack.Encoder().encode

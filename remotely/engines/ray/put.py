@@ -33,7 +33,7 @@ class PlasmaRef(Put):
         in_transit.note(self._travelling)
         if (noting := references.local.notes) is not None:
             return references.entry(noting.number_of(self))
-        return codec.decode_parts, codec.parts(*self._parts())
+        return codec.decode, codec.parts(*self._parts())
 
     def _parts(self) -> tuple[Any, Any]:
         message = wire.decode(received(ray.get(self.ref)), "actor")

@@ -243,7 +243,7 @@ class Put:
         self.encoded = encoded
 
     def __reduce__(self) -> tuple[object, ...]:
-        return codec.decode_parts, codec.parts(self.encoded.payload, self.encoded.buffers)
+        return codec.decode, codec.parts(self.encoded.payload, self.encoded.buffers)
 
 
 def test_an_encoded_value_within_another_arrives_as_the_value_and_is_not_copied() -> None:
@@ -269,7 +269,7 @@ class Within:
         self.views = views
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return codec.decode_parts, codec.parts(encode(None).payload, self.views)
+        return codec.decode, codec.parts(encode(None).payload, self.views)
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(100, 100 + LARGE)], ids=["whole", "a slice"])
