@@ -160,16 +160,6 @@ def joined(started: Started, nothing_left: None) -> Iterator[Started]:
     remotely.shutdown()
 
 
-@pytest.fixture
-def alone(nothing_left: None, tmp_path: Path) -> Iterator[Started]:
-    """Machines of this test alone, to do harm to."""
-    cluster = Started(tmp_path)
-    remotely.connect(cluster.address, key=cluster.key)
-    yield cluster
-    remotely.shutdown()
-    cluster.stop()
-
-
 def on_each(group: Any) -> tuple[Any, Any]:
     """Return two members that are on different machines."""
     by_host = dict(zip(group.host(), group, strict=True))
@@ -251,12 +241,12 @@ def test_what_is_put_reaches_machines_that_call_it_one_after_the_other(joined: S
 
 
 def test_what_is_put_crosses_once_more_to_a_store_that_was_started_again(
-    alone: Started, moved: Counted
+    joined: Started, moved: Counted
 ) -> None:
     peer = Peer()
     ref = remotely.put(np.ones(SIZE))
     assert peer.total(ref) == SIZE
-    for pid in stores(alone):
+    for pid in stores(joined):
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: peer.total(np.ones(SIZE)) == SIZE and moved.pushed >= 16 * SIZE, "a store")
     moved.pushed = 0
@@ -594,11 +584,11 @@ def test_where_the_bulk_port_is_closed_values_go_through_the_actors_with_one_war
     assert all("closed by a firewall" in line and "port" in line for line in told)
 
 
-def test_a_store_that_is_killed_is_started_again_and_no_call_is_lost(alone: Started) -> None:
+def test_a_store_that_is_killed_is_started_again_and_no_call_is_lost(joined: Started) -> None:
     group = remotely.group(Peer, 4)
     array = np.ones(SIZE)
     assert group.total(array) == [SIZE] * 4
-    for pid in stores(alone):
+    for pid in stores(joined):
         os.kill(pid, signal.SIGKILL)
 
     outcomes = []
@@ -609,16 +599,16 @@ def test_a_store_that_is_killed_is_started_again_and_no_call_is_lost(alone: Star
             outcomes.append(not error.may_have_run)
 
     assert all(outcomes)
-    wait_until(lambda: group.total(array) == [SIZE] * 4 and len(stores(alone)) == 2, "new stores")
+    wait_until(lambda: group.total(array) == [SIZE] * 4 and len(stores(joined)) == 2, "new stores")
 
 
 def test_a_relay_that_is_stopped_in_the_middle_loses_no_call(
-    alone: Started, monkeypatch: pytest.MonkeyPatch
+    joined: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = remotely.group(Peer, 2)
     array = np.ones(20 * SIZE)
     assert group.total(np.ones(SIZE)) == [SIZE] * 2
-    first = stores(alone)
+    first = stores(joined)
     routes: list[bytes] = []
     push = Connection.push
 
