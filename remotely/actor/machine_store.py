@@ -3,10 +3,16 @@
 The worker gives the actor a line to the store when the first large value crosses between machines.
 Any thread may use this; one that finds every line in use gets another.
 
-A result that is offered stays in the arena of this actor, lent to the store, which has its memory
-even if this actor ends.  The store returns the loan when the caller has the value, or has dropped
-it.  Until then it is kept here too, for a caller that cannot reach the store, or finds that it has
-ended, and asks for it whole.
+A result that is offered
+
+    1. is laid out in the arena of this actor, and lent to the store, which has its memory from now
+       on even if this actor ends
+    2. is kept here too, for a caller that cannot reach the store, or finds that it has ended, and
+       asks for it whole
+    3. is fetched or released by its caller.  Then the store returns the loan, and `_sweep` forgets
+       the result
+
+A caller that leaves its results for a while is looked for: if it has gone, they are withdrawn.
 """
 
 import contextlib
@@ -172,7 +178,7 @@ class MachineStore:
         self, memory: Arena, encoded: Encoded, route: bytes, of: str, line: _Line
     ) -> Parcel | None:
         made = payload.parcel_of(encoded, line.bulk, of)
-        if (placed := memory.reserve(made.nbytes)) is None:
+        if (placed := memory.reserve(made.nbytes)) is None:  # 1
             return None
         try:
             payload.lay_out(encoded, memory.memory_of(placed))
@@ -185,7 +191,7 @@ class MachineStore:
             memory.let_go(placed)
             raise
         now = time.monotonic()
-        self._kept[made.value] = _Kept(
+        self._kept[made.value] = _Kept(  # 2
             made, memory, placed, loan, reader, route, encoded.travelling, now, now + ASK_AFTER_S
         )
         return made
@@ -230,7 +236,7 @@ class MachineStore:
         """
         for name, kept in list(self._kept.items()):
             is_over = not kept.memory.is_lent(kept.placed, kept.loan) and kept.reader.alive()
-            if is_over and self._kept.pop(name, None) is not None:
+            if is_over and self._kept.pop(name, None) is not None:  # 3
                 kept.memory.let_go(kept.placed)
 
     def _reader(self, line: _Line) -> MemoryPeer:

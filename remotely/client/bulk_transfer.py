@@ -170,8 +170,9 @@ class Stores:
         with self._lock:
             link = self._links.get(address)
             if link is None or link.is_broken:
-                made = StoreLink(self._context, self._loop, self._pair, address, self._chosen)
-                link = self._links[address] = made
+                link = StoreLink(self._context, self._loop, self._pair, address, self._chosen)
+                self._links[address] = link
+                link.open()
                 for value, store in self._claimed.copy().items():
                     if store == address:
                         link.tell(control.Claim(value=value))
@@ -242,7 +243,10 @@ class StoreLink:
         self._decode = control.Decoder(control.FromStore["client"]).decode
         self._socket = sockets.client(context, pair, address.public_key, Reconnect.NEVER)
         self._monitor = ConnectionMonitor(self._socket, loop, self.close)
-        loop.call(self._open)
+
+    def open(self) -> None:
+        """Begin to connect."""
+        self._loop.call(self._open)
 
     def expect(self, value: bytes, nbytes: int, listener: Events) -> None:
         """Announce a value; `listener` hears what becomes of it, on the loop's thread."""

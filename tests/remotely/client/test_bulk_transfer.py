@@ -36,6 +36,8 @@ class Link:
         self.told: list[msgspec.Struct] = []
         self.made.append(self)
 
+    def open(self) -> None: ...
+
     def tell(self, message: msgspec.Struct) -> None:
         self.told.append(message)
 
@@ -194,6 +196,7 @@ def test_a_store_that_does_not_answer_is_tried_again_after_a_while(
         context, loop, fresh_pair(), address, lambda link, *why: paths.append(link.path)
     )
     heard: list[Any] = []
+    link.open()
     link.expect(b"v" * 32, 1, lambda store, message: heard.append(message))
 
     while len(paths) < 2:
