@@ -125,7 +125,7 @@ class MachineStore:
         """The worker has answered; None: there is no store here."""
         self._new.put(line)
 
-    def borrow(self, wanted: Parcel) -> Unpacked:
+    def _borrow(self, wanted: Parcel) -> Unpacked:
         """Return the pickle and the buffers of a value.  Raises NoStore if it is lost."""
         asked = control.Borrow(value=wanted.value, nbytes=wanted.nbytes, bulk=wanted.store)
         answer, lender = self._use(lambda line: (line.ask(asked), self._reader(line).lender))
@@ -136,15 +136,15 @@ class MachineStore:
         return wanted.cut(memory)
 
     def fetch_argument(self, wanted: Parcel) -> Unpacked:
-        """Return a ref, or a result of another actor, that was passed as an argument.
+        """Return the arguments of a call, a ref or a result of another actor that is among them.
 
         If the store of this machine cannot fetch it, this process does.  Raises ActorDied or
         WorkerLost if it is lost.
         """
         try:
-            return self.borrow(wanted)
+            return self._borrow(wanted)
         except NoStore as error:
-            if wanted.store is None:  # a ref, which was here
+            if wanted.store is None:  # it was here
                 why = f"a large argument was lost before the call ran: {error}"
                 raise WorkerLost(why, may_have_run=False) from None
         lost: type[ActorDied | WorkerLost]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from remotely.actor.machine_store import MachineStore, NoStore
+from remotely.actor.machine_store import MachineStore
 from remotely.actor.replies import RoutedReply
 from remotely.errors import WorkerLost
 from remotely.protocol import control, wire
@@ -21,7 +21,6 @@ from remotely.values.payload import (
     SEND_FROM_BYTES,
     MemoryPeer,
     OutgoingValue,
-    Parcel,
     Unpacked,
     decline,
     unpack,
@@ -49,7 +48,7 @@ class Payloads:
 
     def unpack(self, route: bytes, message: Message) -> Unpacked:
         """Return the pickle and the buffers of that value."""
-        return unpack(message, self._peers.get(route), self._borrow)
+        return unpack(message, self._peers.get(route), self._store.fetch_argument)
 
     def decline(self, route: bytes, message: Message) -> None:
         """Let go of a value that nobody here wants."""
@@ -115,14 +114,6 @@ class Payloads:
         """A client is gone."""
         self._fetch.discard(route)
         self._store.withdraw(route)
-
-    def _borrow(self, parcel: Parcel) -> Unpacked:
-        try:
-            return self._store.borrow(parcel)
-        except NoStore as error:
-            raise WorkerLost(
-                f"a large argument was lost before the call ran: {error}", may_have_run=False
-            ) from None
 
     def tidy(self) -> None:
         """Forget clients that have ended, and take back what they held."""

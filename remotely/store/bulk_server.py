@@ -37,7 +37,6 @@ from remotely.transport.listening import nearest
 
 log = logging.getLogger("remotely.store")
 
-MAX_CONNECTIONS = 1000
 MOST_STRANGERS = 256  # of these, that have yet to name a value: one more, and the oldest is cut
 PASSING = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 AGAIN_S = 0.1
@@ -65,7 +64,6 @@ class BulkServer:
         self._certificate = certificate
         self._shelf = shelf
         self._tell_owner = tell_owner
-        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._strangers: dict[Connection, None] = {}  # the first to come first
         self._lock = threading.Lock()  # of these: one that is cut is not closed meanwhile
 
@@ -81,17 +79,13 @@ class BulkServer:
                     return
                 time.sleep(AGAIN_S)
                 continue
-            if self._room.acquire(blocking=False):
-                self._admit(raw)
-            else:
-                raw.close()
+            self._admit(raw)
 
     def _admit(self, raw: socket.socket) -> None:
         try:
             connection = bulk.accept(raw, self._certificate.context)
         except OSError:  # it has gone already
             raw.close()
-            self._room.release()
             return
         with self._lock:
             self._strangers[connection] = None
@@ -132,7 +126,6 @@ class BulkServer:
     def _end(self, connection: Connection) -> None:
         self._know(connection)
         connection.close()
-        self._room.release()
 
     def _answer(self, connection: Connection, request: Request) -> None:
         if request.op == bulk.PUSH:

@@ -14,6 +14,7 @@ thread may use it.
 import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from remotely.values import arena
@@ -37,6 +38,7 @@ class Room(Protocol):
         """It is needed no more."""
 
 
+@dataclass(slots=True, eq=False)
 class Value:
     """One value.
 
@@ -48,16 +50,15 @@ class Value:
                connection of its claimant; or when what was fetched was last asked for
     """
 
-    def __init__(self, name: bytes, room: Room, owner: Hashable, is_here: bool, now: float) -> None:
-        self.name = name
-        self.room = room
-        self.owner = owner
-        self.claimant: Hashable = None
-        self.is_here = is_here
-        self.arrived: set[tuple[int, int]] = set()
-        self.moved_at = now
-        self.users = 0
-        self.is_dropped = False
+    name: bytes
+    room: Room
+    owner: Hashable
+    is_here: bool
+    moved_at: float
+    claimant: Hashable = None
+    arrived: set[tuple[int, int]] = field(default_factory=set)
+    users: int = 0
+    is_dropped: bool = False
 
 
 class Shelf:
