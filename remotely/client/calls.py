@@ -257,7 +257,7 @@ class Calls:
     ) -> None:
         """Bring a large value to the machine of an actor that is called, and with it to those of
         the others, unless this thread may not wait.  It is there when this returns."""
-        is_small = outgoing.encoded.nbytes < SEND_FROM_BYTES
+        is_small = outgoing.nbytes < SEND_FROM_BYTES
         if store is None or is_small or not self._channels.may_wait():
             return
         lacking = [s for s in (store, *others) if not any(t.covers(s) for t in outgoing.transfers)]

@@ -170,7 +170,7 @@ class Channel:
                 if future.counted_by is None and future.keep is not None:
                     # One that waited in a queue had room, and holds up those that make it.
                     may_wait = bounded and future.receiver is None
-                    self._count(outgoing.encoded.nbytes, future, may_wait)
+                    self._count(outgoing.nbytes, future, may_wait)
                 with shield:
                     loan = outgoing.lend(self._memory.peer)
                 if loan is None:

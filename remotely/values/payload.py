@@ -34,7 +34,7 @@ from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.numbers import NAME_BYTES
 from remotely.protocol.wire import Kind
 from remotely.values import arena
-from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress, Loan, StoredValue
+from remotely.values.arena import SHARE_FROM_BYTES, Arena, ArenaAddress, Loan, StoredValue
 from remotely.values.borrowing import Lender
 from remotely.values.codec import Encoded
 
@@ -141,28 +141,28 @@ class OutgoingValue:
     `transfers` bring it to other machines, each to some.
     """
 
-    __slots__ = ("_placed", "_several", "_tried", "encoded", "is_large", "transfers")
+    __slots__ = ("_arena", "_placed", "_several", "encoded", "is_large", "nbytes", "transfers")
 
     def __init__(
         self, encoded: Encoded, several: bool = False, transfers: Sequence[Transfer] = ()
     ) -> None:
         self.encoded = encoded
         self.transfers = transfers
-        self.is_large = encoded.nbytes >= SHARE_FROM_BYTES
+        self.nbytes = encoded.nbytes
+        self.is_large = self.nbytes >= SHARE_FROM_BYTES
         self._several = several
+        self._arena: Arena | None = None  # ours, once it was tried
         self._placed: StoredValue | None = None
-        self._tried = False
 
     def lend(self, reader: MemoryPeer | None) -> Loan | None:
         """Lend it to one peer; return None if it is better sent by socket."""
         if not self.is_large or reader is None or not reader.reads:
             return None
-        if (memory := arena.ours()) is None:
-            return None
-        if not self._tried:
-            self._tried = True
-            self._placed = memory.place(self.encoded)
-        return self._placed and memory.lend(self._placed, reader, self._several)
+        if self._arena is None:
+            if (memory := arena.ours()) is None:
+                return None
+            self._arena, self._placed = memory, memory.place(self.encoded)
+        return self._placed and self._arena.lend(self._placed, reader, self._several)
 
     def message(
         self,
@@ -187,8 +187,8 @@ class OutgoingValue:
 
     def close(self) -> None:
         """It has been sent to all: do not lend it any more."""
-        if self._placed is not None and (memory := arena.ours()) is not None:
-            memory.let_go(self._placed)
+        if self._arena is not None and self._placed is not None:
+            self._arena.let_go(self._placed)
         self._placed = None
 
 
