@@ -199,38 +199,15 @@ class Library:
 
         Raises RemotelyError if all of it is too large.
         """
-        with self._lock:
-            loaded = len(sys.modules)
-            found, read = self._new(but={})
-            room = self._make_room(found)
-            if room < 0 and found:
-                raise RemotelyError(_too_large(MAX_BYTES - room, found.values()))
-            self._left_out.clear()
-            self._add(found, read, room)
-            self._loaded = loaded
+        self._update(refuses=True)
 
     def look(self) -> None:
         """Gather if modules may have been loaded since the last time; called before each call.
 
         For want of room it leaves out the largest, and says so once.
         """
-        if len(sys.modules) == self._loaded:
-            return
-        with self._lock:
-            loaded = len(sys.modules)
-            found, read = self._new(but=self._left_out)
-            room = self._make_room(found)
-            total = MAX_BYTES - room
-            left_out = []
-            while room < 0 and found:
-                largest = found.pop(_largest(found.values()).name)
-                self._left_out[largest.name] = read.pop(largest.name)
-                left_out.append(largest)
-                room += len(largest.text or b"")
-            if left_out:
-                log.warning("%s", _left_out(total, left_out))
-            self._add(found, read, room)
-            self._loaded = loaded
+        if len(sys.modules) != self._loaded:
+            self._update(refuses=False)
 
     def whole(self) -> tuple[Batch, list[str]]:
         """Return all as they are now, as one batch, and the hashes of those it stands for."""
@@ -250,6 +227,27 @@ class Library:
             self.batches.append(batch)
             self._held.update((source.name, source) for source in sources)
             return sources
+
+    def _update(self, refuses: bool) -> None:
+        with self._lock:
+            loaded = len(sys.modules)
+            found, read = self._new(but={} if refuses else self._left_out)
+            room = self._make_room(found)
+            total = MAX_BYTES - room
+            if refuses and room < 0 and found:
+                raise RemotelyError(_too_large(total, found.values()))
+            if refuses:
+                self._left_out.clear()
+            left_out = []
+            while room < 0 and found:
+                largest = found.pop(_largest(found.values()).name)
+                self._left_out[largest.name] = read.pop(largest.name)
+                left_out.append(largest)
+                room += len(largest.text or b"")
+            if left_out:
+                log.warning("%s", _left_out(total, left_out))
+            self._add(found, read, room)
+            self._loaded = loaded
 
     def _new(self, but: dict[str, object]) -> tuple[dict[str, Source], dict[str, object]]:
         """Return the modules that are new or were reloaded, and the specs of all that were read."""
