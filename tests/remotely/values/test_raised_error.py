@@ -9,8 +9,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from remotely.values import source_lines
-from remotely.values.source_lines import with_source_lines
+from remotely.values import raised_error
+from remotely.values.raised_error import with_source_lines
 
 CELL = "<ipython-input-7-0123456789ab>"
 
@@ -53,7 +53,7 @@ def test_nothing_is_opened_that_could_keep_us_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linecache, "updatecache", lambda *_: pytest.fail("opened"))
-    monkeypatch.setattr(source_lines, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(raised_error, "MAX_FILE_BYTES", 100)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "huge").write_bytes(b"#" * 101)
     files = [tmp_path / "pipe", tmp_path / "huge", tmp_path, Path("/dev/zero"), Path("/proc/kmsg")]

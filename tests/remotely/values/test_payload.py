@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from remotely.protocol.numbers import NAME_BYTES
-from remotely.values import parcel
+from remotely.values import arena, payload
 from remotely.values.codec import Encoded
 
 ENCODED = st.builds(
@@ -17,40 +17,40 @@ ENCODED = st.builds(
 
 @given(ENCODED)
 def test_what_is_laid_out_is_cut_up_again(encoded: Encoded) -> None:
-    made = parcel.parcel_of(encoded)
+    made = payload.parcel_of(encoded)
     memory = memoryview(bytearray(made.nbytes))
 
-    parcel.write(encoded, memory)
+    payload.lay_out(encoded, memory)
 
-    payload, buffers = parcel.cut(made, memory)
-    assert bytes(payload) == encoded.payload
+    pickled, buffers = made.cut(memory)
+    assert bytes(pickled) == encoded.payload
     assert [bytes(buffer) for buffer in buffers] == [bytes(b) for b in encoded.buffers]
 
 
 @given(ENCODED, st.integers(1, 4))
 def test_stripes_are_all_of_it_in_order(encoded: Encoded, count: int) -> None:
-    made = parcel.parcel_of(encoded)
+    made = payload.parcel_of(encoded)
     memory = memoryview(bytearray(made.nbytes))
-    parcel.write(encoded, memory)
+    payload.lay_out(encoded, memory)
     size = max(1, -(-made.nbytes // count))
-    segments = list(parcel.segments(encoded))
+    segments = list(payload.segments(encoded))
 
     joined = b"".join(
         bytes(view)
         for start in range(0, made.nbytes, size)
-        for view in parcel.stripe_of(segments, start, size)
+        for view in payload.stripe_of(segments, start, size)
     )
 
     assert joined == bytes(memory)
 
 
 def test_each_buffer_begins_where_arrays_like_it() -> None:
-    made = parcel.parcel_of(Encoded([b"abc"], [memoryview(b"d"), memoryview(b"e" * 65)]))
-    assert [start % parcel.ALIGNMENT for start, _ in made.pieces] == [0, 0, 0]
+    made = payload.parcel_of(Encoded([b"abc"], [memoryview(b"d"), memoryview(b"e" * 65)]))
+    assert [start % arena.ALIGNMENT for start, _ in made.pieces] == [0, 0, 0]
 
 
 def test_no_two_parcels_have_the_same_name() -> None:
     encoded = Encoded([b"x"], [])
-    names = {parcel.parcel_of(encoded).value for _ in range(100)}
+    names = {payload.parcel_of(encoded).value for _ in range(100)}
     assert len(names) == 100
     assert {len(name) for name in names} == {NAME_BYTES}
