@@ -22,7 +22,7 @@ from remotely_rl.config import Common
 from remotely_rl.environments import Environments, Source, Step, name_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import checkpoint, earlier_names, run_folder, training
+from remotely_rl.runs import checkpoint, run_folder, training
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.supervision import Crashes
 from remotely_rl.trees import Tree
@@ -94,7 +94,6 @@ def load(
     with closing(config.make_environments(1)) as probe:
         probe.reset(config.seed)  # tells whether actions are masked
         network = config.make_model(model, probe.spec, probe.actions)
-    state = earlier_names.renamed_state(state, network.state_dict())
     try:
         checkpoint.check_fits(path, state, network)
     except TrainingError as error:

@@ -14,10 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from remotely_rl.environments import is_atari, name_of
+from remotely_rl.environments import name_of
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import earlier_names
-from remotely_rl.runs.earlier_names import renamed
 from remotely_rl.supervision import logbook
 
 
@@ -110,22 +108,7 @@ def read(run: str | Path) -> RunConfig:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
     match content:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            config = renamed(content["config"], earlier_names.FIELDS)
-            for name, values in earlier_names.VALUES.items():
-                if isinstance(config.get(name), bool):
-                    config[name] = values[config[name]]
-            for name in earlier_names.REMOVED.get(algorithm, ()):
-                config.pop(name, None)
-            for name, only in earlier_names.ONLY.get(algorithm, {}).items():
-                if config.get(name) == only:
-                    del config[name]
-            if "probe_steps" not in config and earlier_names.STEERED.items() <= config.items():
-                for name in earlier_names.STEERED:
-                    del config[name]
-            if "frame_stack" not in config and not is_atari(env):
-                for name in earlier_names.ATARI_DEFAULTS:
-                    config.pop(name, None)
-            return RunConfig(algorithm, env, config)
+            return RunConfig(algorithm, env, content["config"])
     raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
 
 

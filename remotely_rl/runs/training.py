@@ -22,7 +22,6 @@ from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.learning.learner import Learner
 from remotely_rl.runs import (
     checkpoint,
-    earlier_names,
     model_summary,
     ranks,
     replaying,
@@ -150,7 +149,7 @@ def _reopened(
         raise TrainingError("a resumed run stays in its own folder: use --resume without --run")
     folder, _ = run_folder.reopen(Path(resume), algorithm)
     saved = checkpoint.load(folder.checkpoint)
-    if saved["env"] not in (name_of(config.env), earlier_names.of_environment(config.env)):
+    if saved["env"] != name_of(config.env):
         raise TrainingError(f"{resume} is a run on {saved['env']}, not on {name_of(config.env)}")
     if saved.get("replay") and learners_of(config) == 1:
         of_replay: Any = config
@@ -167,9 +166,7 @@ def _session(
         folder = run_folder.create(path, algorithm, config)
         return Session(algorithm, config, folder, process=process)
     folder, saved = earlier
-    state = earlier_names.renamed_state(saved["learner"]["model"], model.state_dict())
-    checkpoint.check_fits(folder.checkpoint, state, model)
-    saved["learner"]["model"] = state
+    checkpoint.check_fits(folder.checkpoint, saved["learner"]["model"], model)
     run_folder.write(folder, algorithm, config)
     return Session(algorithm, config, folder, saved, process=process)
 
@@ -185,11 +182,6 @@ def config_of(
     _, kept = run_folder.reopen(Path(run), algorithm)
     known = [field.name for field in dataclasses.fields(kind)]
     for name in kept:
-        if name in earlier_names.ONLY.get(algorithm, {}):
-            raise TrainingError(
-                f"{run} was trained with {name}={kept[name]}, as {algorithm} no longer is: use"
-                " the version that made it, or train anew"
-            )
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
     given = given or {}

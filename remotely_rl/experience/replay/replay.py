@@ -207,8 +207,7 @@ class Replay:
         """
         archive = Archive.read(folder)
         facts = archive.facts
-        theirs = {name: value for name, value in facts["made_with"].items() if name != "n_step"}
-        if differs := _difference(folder, self._made_with, theirs):  # earlier versions had n_step
+        if differs := _difference(folder, self._made_with, facts["made_with"]):
             raise ReplayError(
                 f"{differs}: load it with the settings it was saved with, or start with an empty"
                 " one"
