@@ -15,7 +15,7 @@ import pytest
 
 from remotely_rl import algorithms
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import setup
+from remotely_rl.runs import training
 from remotely_rl.supervision import logbook
 from tests.remotely_rl import toys
 
@@ -177,7 +177,7 @@ def test_environments_that_raise_before_the_first_update_are_tried_again_and_the
 
     said = r"crash too often .* environment 0 raised in step 1, seed \d+: ValueError: the simulat"
     with pytest.raises(TrainingError, match=said):
-        setup.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one), probe_steps=100))
+        training.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one), probe_steps=100))
 
 
 def crash_once(crashed: Path) -> None:

@@ -17,7 +17,7 @@ import remotely
 from remotely_rl import networks
 from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Common
-from remotely_rl.runs import checkpoint, metrics
+from remotely_rl.runs import metrics, run_folder
 
 
 class Counting(gymnasium.Env[np.ndarray, Any]):
@@ -275,7 +275,7 @@ def kept(run: Path) -> list[torch.Tensor]:
         elif isinstance(part, (torch.Tensor, int, float)):
             yield torch.as_tensor(part)
 
-    return list(flat(checkpoint.load(run / "checkpoint.pt")["learner"]))
+    return list(flat(run_folder.load_checkpoint(run / "checkpoint.pt")["learner"]))
 
 
 def staleness(run: Path) -> float:

@@ -30,7 +30,7 @@ from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import LearningRate
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.runs import metrics
-from remotely_rl.runs.setup import make_learner
+from remotely_rl.runs.training import make_learner
 from tools import tables
 from tools.bench.benchmark import ROOT
 

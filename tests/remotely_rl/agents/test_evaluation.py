@@ -24,7 +24,7 @@ from remotely_rl.cli import main
 from remotely_rl.config import Common
 from remotely_rl.environments import action_spaces
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import checkpoint, process, setup
+from remotely_rl.runs import run_folder, training
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -57,7 +57,7 @@ def invoke(*command: str) -> Result:
 
 def untrained(env: Any, **more: Any) -> Trained:
     config = a2c.Config(env=env, **more)
-    return Trained(config, setup.make_learner(config).model.eval())
+    return Trained(config, training.make_learner(config).model.eval())
 
 
 # --- which games count ----------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_environments_that_crash_now_and_then_are_left_out_and_too_many_end_it()
 def test_a_lost_life_ends_no_game_even_if_it_did_in_training() -> None:
     agent = untrained("ALE/Breakout-v5", life_loss_is_terminal=True)
     envs = agent.environments(1)
-    with process.one_thread():
+    with training.one_thread():
         for _, step in agent.play(envs, envs.reset(3), greedy=False, seed=3):
             if step.terminated.any():
                 break
@@ -378,7 +378,7 @@ def config(algorithm: str, **fields: Any) -> Callable[[Path], object]:
         (remove("checkpoint.pt"), "has no checkpoint.pt: the run has not saved one yet"),
         (write("checkpoint.pt", "?"), "cannot be read as a checkpoint"),
         (
-            lambda run: torch.save({"format": checkpoint.FORMAT}, run / "checkpoint.pt"),
+            lambda run: torch.save({"format": run_folder.FORMAT}, run / "checkpoint.pt"),
             "holds no model",
         ),
     ],

@@ -21,7 +21,7 @@ from remotely_rl.agents.video import enlarged, play
 from remotely_rl.cli import main
 from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import process
+from remotely_rl.runs import training
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -45,7 +45,7 @@ def pong(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    with process.one_thread():
+    with training.one_thread():
         yield
 
 

@@ -13,7 +13,7 @@ from remotely_rl import a2c
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.learning.learner import Learner, LearningRate
-from remotely_rl.runs import checkpoint, metrics, run_folder
+from remotely_rl.runs import metrics, run_folder
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve")
@@ -122,7 +122,9 @@ def test_the_run_folder_keeps_the_rate_that_was_asked_for_so_that_it_is_scaled_b
     run = tmp_path / "run"
     a2c.train(config, run=run)
     assert run_folder.read(run).config["learning_rate"] == 0.01
-    assert checkpoint.load(run / "checkpoint.pt")["learner"]["rate"] == pytest.approx(0.02)
+    assert run_folder.load_checkpoint(run / "checkpoint.pt")["learner"]["rate"] == pytest.approx(
+        0.02
+    )
 
 
 @pytest.mark.usefixtures("local")

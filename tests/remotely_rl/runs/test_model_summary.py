@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from torch import nn
 
 from remotely_rl import a2c, environments, networks, sac
-from remotely_rl.runs import model_summary
+from remotely_rl.runs import progress
 from tests.remotely_rl import space_toys, toys
 
 
@@ -21,7 +21,7 @@ def said(
     outputs = envs.actions.outputs
     model = networks.build(maker, envs.spec, outputs, units)
     size = sum(parameter.numel() for parameter in model.parameters())
-    first, *rest = model_summary.lines(model, envs)
+    first, *rest = progress.summary(model, envs)
     assert f"; {size:,} parameters; sees " in first
     return first.replace(f" {size:,} parameters;", ""), rest
 
@@ -103,7 +103,7 @@ def test_of_images_that_no_convolution_sees_a_run_says_so() -> None:
 def test_of_a_policy_with_critics_the_layers_of_the_policy_are_said() -> None:
     envs = environments.make(toys.Aim, 1)
     model = sac.Config(hidden_units=16).make_model(None, envs.spec, envs.actions)
-    (line,) = model_summary.lines(model, envs)
+    (line,) = progress.summary(model, envs)
     assert line.startswith("model: MLP, 16, 16; ")
     assert line.endswith("; sees 1 number")
 
@@ -112,7 +112,7 @@ def test_that_illegal_actions_are_masked_is_said() -> None:
     envs = environments.make(space_toys.Masked, 1)
     envs.reset(1)
     model = networks.build(None, envs.spec, envs.actions.outputs)
-    (line,) = model_summary.lines(model, envs)
+    (line,) = progress.summary(model, envs)
     assert line.endswith("sees 1 number; illegal actions are masked")
 
 

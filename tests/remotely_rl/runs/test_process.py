@@ -14,7 +14,7 @@ from torch import nn
 from remotely_rl import networks, ppo
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import training
-from remotely_rl.runs.process import Process
+from remotely_rl.runs.session import Process
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve")

@@ -20,7 +20,7 @@ from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.config import Common
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import checkpoint, metrics, sampling, training
+from remotely_rl.runs import metrics, run_folder, sampling, training
 from remotely_rl.runs.run_folder import RunFolder, create
 from tests.remotely_rl import toys
 from tests.remotely_rl.runs.sessions import (
@@ -48,7 +48,7 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     clock = Clock()
     clock.now = 5000.0
-    saved = checkpoint.load(folder.checkpoint)
+    saved = run_folder.load_checkpoint(folder.checkpoint)
     with resumed(folder, clock) as run:
         learner = Learner()
         run.restore(learner)
@@ -64,7 +64,7 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_random_numbers_go_on_from_where_the_checkpoint_was_made(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
-    torch.set_rng_state(checkpoint.load(folder.checkpoint)["random"])
+    torch.set_rng_state(run_folder.load_checkpoint(folder.checkpoint)["random"])
     want = torch.rand(3)
     with resumed(folder) as run:
         run.restore(Learner())
