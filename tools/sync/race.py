@@ -33,6 +33,7 @@ from remotely_rl.runs import metrics
 from remotely_rl.runs.training import make_learner
 from tools import tables
 from tools.bench.benchmark import ROOT
+from tools.sync import page
 
 
 class Race(NamedTuple):
@@ -203,4 +204,4 @@ def table(finishes: list[Finish]) -> str:
             f"{statistics.median(run.dropped / max(1, run.pushes) for run in runs):.0%}",
         ])  # fmt: skip
     head = ["course", "rule", "reached", "seconds", "steps", "pushes/s", "staleness", "dropped"]
-    return tables.table(head, rows)
+    return tables.table(head, page.grouped(rows))
