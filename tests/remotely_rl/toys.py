@@ -18,6 +18,7 @@ from remotely_rl import networks
 from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Common
 from remotely_rl.runs import metrics, run_folder
+from remotely_rl.runs.session import Result
 
 
 class Counting(gymnasium.Env[np.ndarray, Any]):
@@ -281,6 +282,18 @@ def kept(run: Path) -> list[torch.Tensor]:
 def staleness(run: Path) -> float:
     """The most updates that experience of a run was behind."""
     return max(row["train/staleness_max"] for row in metrics.read(run / "metrics.csv"))
+
+
+def assert_resumed_to_the_bit(
+    train: Any, config: Any, steps: tuple[int, int], folder: Path
+) -> Result:
+    """A run that stops halfway and is resumed learns the very same as one that never stopped."""
+    half, whole = (dataclasses.replace(config, total_steps=count) for count in steps)
+    train(whole, run=folder / "straight")
+    train(half, run=folder / "stopped")
+    result: Result = train(whole, resume=folder / "stopped")
+    assert_same_bits(folder / "straight", folder / "stopped")
+    return result
 
 
 def assert_same_bits(one: Path, other: Path) -> None:

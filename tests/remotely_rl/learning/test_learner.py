@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from remotely_rl import a2c, algorithms, networks, ppo
+from remotely_rl import a2c, algorithms, appo, impala, networks, ppo
 from remotely_rl.config import Common
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import LearnerLost, TrainingError
@@ -40,14 +40,20 @@ def played(config: Common = CONFIG, model: nn.Module | None = None, **changes: A
     return toys.actor(config, model or toys.network(), **changes).sample().trajectory
 
 
-@pytest.mark.parametrize("minibatches", [1, 2])
+def update_impala(learns: Learner[Any], trajectory: Trajectory, progress: float) -> Any:
+    return impala.update(learns, impala.ReplayBuffer(learns.config), trajectory, progress)
+
+
 @pytest.mark.parametrize("make", [lambda: toys.network(2), remembering], ids=["rows", "memory"])
 @pytest.mark.parametrize("normalize_advantage", [False, True], ids=["plain", "normalized"])
+@pytest.mark.parametrize(
+    ("module", "update"), [(ppo, ppo.update), (impala, update_impala), (appo, appo.update)]
+)
 def test_what_an_autoreset_row_holds_never_changes_an_update(
-    make: Any, minibatches: int, normalize_advantage: bool
+    make: Any, normalize_advantage: bool, module: Any, update: Any
 ) -> None:
-    config = ppo.Config(
-        env=toys.Guess, envs_per_actor=4, rollout_steps=7, minibatches=minibatches,
+    config = module.Config(
+        env=toys.Guess, envs_per_actor=4, rollout_steps=7, minibatches=2,
         normalize_advantage=normalize_advantage, normalize_values=normalize_advantage,
     )  # fmt: skip
     trajectory = played(config, make())
@@ -63,7 +69,7 @@ def test_what_an_autoreset_row_holds_never_changes_an_update(
     for fed in (trajectory, spoilt):
         learns = learner(config, make())
         torch.manual_seed(1)
-        ppo.update(learns, fed, 0)
+        update(learns, fed, 0)
         results.append(toys.weights(learns.model))
     assert torch.equal(*results)
     assert not torch.equal(results[0], toys.weights(make()))
