@@ -81,7 +81,7 @@ def config(name: str, fails: Any, **changes: Any) -> Any:
 
 
 @pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+@pytest.mark.parametrize("name", ["ppo", "a3c", "impala", "ga3c", "sac"])
 def test_environments_that_raise_now_and_then_do_not_end_a_run(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,8 +116,18 @@ def test_environments_that_crash_now_and_then_do_not_end_a_run(
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("ended", ["0.05 minutes are over", "stopped by SIGINT"])
+@pytest.mark.parametrize(
+    ("name", "ended"),
+    [
+        ("ppo", "stopped by SIGINT"),
+        ("a3c", "0.05 minutes are over"),
+        *(
+            pytest.param(name, ended, marks=pytest.mark.slow)
+            for name in ("ppo", "a3c", "impala", "ga3c")
+            for ended in ("0.05 minutes are over", "stopped by SIGINT")
+        ),
+    ],
+)
 def test_environments_that_hang_stop_neither_the_clock_nor_ctrl_c(
     name: str, ended: str, tmp_path: Path
 ) -> None:
