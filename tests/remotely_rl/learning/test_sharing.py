@@ -20,7 +20,7 @@ from remotely_rl.learning.learner import Learner, gae_batch
 from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.runs import run_folder
 from remotely_rl.sync import Reply
-from remotely_rl.sync.reply import Accepted
+from remotely_rl.sync.rule import Accepted
 from tests.remotely_rl import toys
 
 CONFIG = a3c.Config(

@@ -330,7 +330,7 @@ def test_a_death_that_another_thread_tells_late_is_counted_once(
             def on_another_thread(*ended: Any) -> None:
                 threading.Thread(target=late, args=ended, daemon=True).start()
 
-            super().__init__(*rest, on_another_thread)
+            super().__init__(*rest, on_another_thread)  # type: ignore[call-arg]
 
     monkeypatch.setattr(hosts, "Seat", ToldLate)
     envs = VectorEnv(Tells, 1, max_crash_rate=1, on_crash=reports.append, **quiet)
