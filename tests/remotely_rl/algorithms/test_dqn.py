@@ -16,7 +16,6 @@ from remotely_rl.algorithms.dqn import QActor, QLearner
 from remotely_rl.environments.action_spaces import Actions, Discrete, MultiDiscrete
 from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
-from remotely_rl.learning import resets
 from remotely_rl.runs import replaying
 from remotely_rl.runs.replaying import Steps
 from tests.remotely_rl import toys
@@ -174,7 +173,7 @@ def test_a_reset_gives_back_the_first_weights_and_half_of_convolutions() -> None
     convolution = next(part for part in model.modules() if isinstance(part, torch.nn.Conv2d))
     before = convolution.weight.detach().clone()
 
-    resets.shrink_and_perturb(model, began)
+    dqn.shrink_and_perturb(model, began)
 
     first = next(part for part in began.modules() if isinstance(part, torch.nn.Conv2d))
     torch.testing.assert_close(convolution.weight, (before + first.weight) / 2)

@@ -5,6 +5,7 @@ import inspect
 import json
 import pickle
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -311,3 +312,29 @@ def test_runs_without_a_name_get_one_each(tmp_path: Path, monkeypatch: pytest.Mo
     assert one.path != other.path
     assert one.path.name.startswith("impala-Pong-v5-20")
     assert one.path.parent == Path("runs")
+
+
+@pytest.mark.usefixtures("local")
+def test_statistics_begin_with_random_play_where_there_is_something_to_normalise() -> None:
+    config = a2c.Config(env=toys.Counting)
+    learner = training.make_learner(config)
+    assert learner.model.state_dict()["normalizer.count"].item() > 0
+
+    class Plain(networks.MLP):
+        def __init__(self, observation_shape: tuple[int, ...], outputs: int):
+            super().__init__(observation_shape, outputs)
+            self.normalizer = torch.nn.Identity()
+
+    plain = training.make_learner(config, Plain)
+    assert not any("count" in name for name in plain.model.state_dict())
+
+
+@pytest.mark.parametrize(("source", "is_there"), [("", True), ("raise OSError", False)])
+def test_what_learning_alone_needs_is_imported_beside_and_its_failure_is_not_told_there(
+    source: str, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_late.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(training, "IMPORTED_LATE", "imported_late")
+    training.import_late().join()
+    assert (sys.modules.pop("imported_late", None) is not None) == is_there

@@ -1,4 +1,4 @@
-"""Checkpoints: written whole, read or refused."""
+"""The folder of a run: checkpoints that are written whole, read or refused."""
 
 import resource
 from pathlib import Path
@@ -11,8 +11,6 @@ from remotely_rl import a2c
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder
 from tests.remotely_rl.runs.sessions import TRAINED
-
-pytestmark = pytest.mark.usefixtures("no_curve")
 
 
 def test_a_file_that_there_is_no_room_for_is_an_oserror_and_leaves_the_one_before(
@@ -58,7 +56,7 @@ def test_a_checkpoint_of_another_version_is_refused_with_both_formats(
         run_folder.load_checkpoint(tmp_path / "checkpoint.pt")
 
 
-@pytest.mark.usefixtures("local")
+@pytest.mark.usefixtures("local", "no_curve")
 def test_what_a_checkpoint_holds_is_that_of_its_format(tmp_path: Path) -> None:
     # If this fails, raise run_folder.FORMAT and change what is here: older runs are refused then.
     a2c.train(TRAINED, run=tmp_path / "run")
