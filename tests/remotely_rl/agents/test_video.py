@@ -198,15 +198,15 @@ def test_scores_are_told_and_the_length_of_a_video(
 
 
 def test_the_same_seed_gives_the_same_game(pong: Path) -> None:
+    agent = load.load(pong)
+    envs = agent.environments(1)
+
     def actions(seed: int) -> list[int]:
-        agent = load.load(pong)
-        envs = agent.environments(1)
         turns = agent.play(envs, envs.reset(seed), False, seed)
-        acted = [next(turns)[0].item() for _ in range(20)]
-        envs.close()
-        return acted
+        return [next(turns)[0].item() for _ in range(20)]
 
     assert actions(1) == actions(1) != actions(2)
+    envs.close()
 
 
 # --- what goes wrong ------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def actor(env: Any, **changes: Any) -> SoftActor:
 
 
 def test_an_actor_plays_uniformly_at_random_until_there_is_experience_to_learn_from() -> None:
-    player = actor(toys.Aim, rollout_steps=1000)
+    player = actor(toys.Aim, rollout_steps=400)
     with torch.no_grad():
         for parameter in player.model.parameters():
             parameter.zero_()
@@ -191,7 +191,7 @@ def test_an_actor_plays_uniformly_at_random_until_there_is_experience_to_learn_f
 
     player.env_steps = CONFIG.learn_from - 1
     drawn = player.sample().trajectory.action
-    assert np.histogram(drawn, 4, (-1, 1))[0] == pytest.approx(500, rel=0.15)
+    assert np.histogram(drawn, 4, (-1, 1))[0] == pytest.approx(200, rel=0.25)
 
     player.env_steps = CONFIG.learn_from
     assert player.sample().trajectory.action.min() > 0.99

@@ -194,11 +194,16 @@ def test_agents_wait_where_trainers_are_slower(servers: Servers) -> None:
     server = servers()
     server.resize(1, 0)
     trajectory = played()
-    told = threading.Thread(
-        target=lambda: [server.train_on(trajectory) for _ in range(QUEUED + 4)], daemon=True
-    )
+    taken: list[int] = []
+
+    def tell() -> None:
+        for number in range(QUEUED + 4):
+            server.train_on(trajectory)
+            taken.append(number)
+
+    told = threading.Thread(target=tell, daemon=True)
     told.start()
-    wait_until(server._queue.full, "the queue is full")
+    wait_until(lambda: len(taken) == QUEUED, "the queue is full")
     assert told.is_alive()
     server.resize(1, 1)
     told.join(10)

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
 from remotely_rl import durable
 from remotely_rl.environments import Episode
@@ -165,9 +166,10 @@ def test_a_row_that_tensorboard_has_no_room_for_is_an_error_and_the_next_one_non
     def full(*_: object) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr(writer._board, "add_scalar", full)
-    with pytest.raises(OSError, match="no room"):
-        writer.write(busy_tally().close(5.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(SummaryWriter, "add_scalar", full)
+        with pytest.raises(OSError, match="no room"):
+            writer.write(busy_tally().close(5.0))
     writer.write(busy_tally().close(10.0))
     writer.close()
     assert [row["time/seconds"] for row in metrics.read(tmp_path / "metrics.csv")] == [5.0, 10.0]

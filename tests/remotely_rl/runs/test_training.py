@@ -165,16 +165,21 @@ def test_of_as_many_actors_as_there_is_room_for_each_names_what_it_takes(
             asked.append(rest[2].cpus)
         return place(engine, cls, *rest)
 
+    class Enough(Exception):
+        pass
+
     def make_one(samplers: Samplers[Any], make: Callable[[int], Any], *_: Any, **__: Any) -> None:
         make(0)
+        raise Enough
 
     monkeypatch.setattr(InProcess, "place", write_down)
     monkeypatch.setattr(Samplers, "__init__", make_one)
     config = impala.Config(
         env=toys.Guess, actors=actors, envs_per_actor=4, batch_trajectories=1, random_start=0
     )
-    with training.begin("impala", impala.Config, config, run=tmp_path / "run") as session:
-        sampling._actors(session, Actor, arrivals=False)
+    session = training.begin("impala", impala.Config, config, run=tmp_path / "run")
+    with pytest.raises(Enough), session:
+        sampling.stream(session)
     assert asked == [cpus]
 
 
