@@ -27,6 +27,7 @@ class Atari:
     frame_stack: int = 4
     sticky_actions: float = 0.0
     life_loss_is_terminal: bool = False
+    threads: int = 1  # that step the games of an actor, each the next game that waits
 
 
 def is_atari_id(env_id: str) -> bool:
@@ -45,7 +46,7 @@ def make_vector(spec: EnvSpec, count: int, atari: Atari) -> AtariVectorEnv:
     return AtariVectorEnv(
         spec.kwargs["game"],
         count,
-        num_threads=1,
+        num_threads=atari.threads,
         img_height=atari.image_size,
         img_width=atari.image_size,
         grayscale=atari.gray,
