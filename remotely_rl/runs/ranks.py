@@ -59,7 +59,7 @@ from remotely_rl.learning.all_reduce import AllReduce, RankGone
 from remotely_rl.learning.learner import Learner
 from remotely_rl.learning.store import SharedAddress, Sharing
 from remotely_rl.runs.run_folder import RunFolder
-from remotely_rl.runs.session import Apart, Round, Session
+from remotely_rl.runs.session import Apart, Round, Session, seed_from
 from remotely_rl.supervision import failures
 
 C = TypeVar("C", bound=Common)
@@ -334,9 +334,7 @@ def _parts(
     model = networks.copy_to_cpu(learner.model)
     made = []
     for rank in range(1, size):
-        words = [learner.config.seed, rank]
-        seed = int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
-        config = dataclasses.replace(learner.config, seed=seed)
+        config = dataclasses.replace(learner.config, seed=seed_from(learner.config.seed, rank))
         part = Part(
             session.algorithm, loop, kind, config, model, learner.actions, saved,
             session.folder.path, meeting, rank, size, over,

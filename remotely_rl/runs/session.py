@@ -161,6 +161,11 @@ class Result(NamedTuple):
         )
 
 
+def seed_from(*words: int) -> int:
+    """A seed that differs wherever one of these numbers does."""
+    return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
+
+
 def limit_reached(config: Common, tally: Tally, seconds: float) -> str:
     """Which limit of a config is reached, or an empty string."""
     if config.total_steps and tally.counters.env_steps >= config.total_steps:
@@ -287,8 +292,7 @@ class Session(Generic[C]):
     def seed_of(self, number: int) -> int:
         """The seed of the n-th actor.  No two share one: not a replacement's, nor those after a
         resume."""
-        words = [self._config.seed, self.times_resumed, number]
-        return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
+        return seed_from(self._config.seed, self.times_resumed, number)
 
     # --- sampling ---------------------------------------------------------------------------------
 
