@@ -177,8 +177,23 @@ def limit_reached(config: Common, tally: Tally, seconds: float) -> str:
     return ""
 
 
+def _minibatches_in(rollouts: Sequence[Rollout], wanted: int, is_recurrent: bool) -> int:
+    """How many minibatches of those wanted a round can be cut into."""
+    valid = [rollout.trajectory.valid for rollout in rollouts]
+    if is_recurrent:  # cut along the environments
+        return min(wanted, sum(one.shape[1] for one in valid) if any(map(np.any, valid)) else 0)
+    return min(wanted, sum(int(one.sum()) for one in valid))
+
+
 class Session(Generic[C]):
-    """See the module's docstring.  `training.begin` makes one."""
+    """See the module's docstring.  `training.begin` makes one.
+
+    at its start    restore, keep, at_end, learn_with    what it saves, closes and counts with
+    in its loop     take, collect, gather, count         rollouts, waited for in slices and counted
+                    spending, learnt, count_update       what an update has taken and found
+                    over, tick, progress                 whether to stop; what is due; the schedule
+    to its user     say, warn                            lines that stay on the terminal
+    """
 
     result: Result
     learner: Learner[C]
@@ -388,19 +403,14 @@ class Session(Generic[C]):
                 (float(one.score), one.length) for rollout in rollouts for one in rollout.episodes
             ],
             seconds=spent,
-            minibatches=self._minibatches_of(rollouts),
+            minibatches=_minibatches_in(
+                rollouts,
+                getattr(self._config, "minibatches", 1),
+                networks.is_recurrent(self.learner.model),
+            ),
             is_ready=self.replay is None or self.replay.is_ready,
             clock_s=self._clock() - self._began,
         )
-
-    def _minibatches_of(self, rollouts: Sequence[Rollout]) -> int:
-        wanted: int = getattr(self._config, "minibatches", 1)
-        valid = [rollout.trajectory.valid for rollout in rollouts]
-        if networks.is_recurrent(self.learner.model):  # cut along the environments
-            rows = sum(one.shape[1] for one in valid) if any(map(np.any, valid)) else 0
-        else:
-            rows = sum(int(one.sum()) for one in valid)
-        return min(wanted, rows)
 
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
         """Waits for `count` trajectories, for a moment at most; returns them side by side, or None.
