@@ -245,7 +245,6 @@ def test_a_video_that_cannot_be_written_says_why(pong: Path, tmp_path: Path) -> 
         (["--video", "out.gif"], "a video's name ends in .mp4 or .mov or .mkv, not out.gif"),
         (["--video", "nowhere/out.mp4"], "there is no folder nowhere for out.mp4"),
         (["--checkpoint", "best"], "has no best.pt"),
-        (["--model", "nowhere.py:Net"], "--model needs FILE.py:NAME"),
     ],
 )
 def test_a_mistake_is_answered_in_a_sentence(pong: Path, options: list[str], said: str) -> None:

@@ -33,7 +33,7 @@ from tests.remotely_rl.runs.sessions import (
     resumed,
 )
 
-pytestmark = pytest.mark.usefixtures("no_curve")
+pytestmark = pytest.mark.usefixtures("local", "no_curve")
 
 
 class Narrow(networks.MLP):
@@ -72,7 +72,6 @@ def test_random_numbers_go_on_from_where_the_checkpoint_was_made(tmp_path: Path)
         assert torch.equal(torch.rand(3), want)
 
 
-@pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("change", [{"rollout_steps": 4}, {"envs_per_actor": 8}], ids=str)
 def test_a_resumed_run_is_as_long_and_as_wide_as_it_is_told_by_then(
     tmp_path: Path, change: dict[str, Any]
@@ -91,7 +90,6 @@ def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-@pytest.mark.usefixtures("local")
 def test_a_run_that_is_over_stays_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,16 +103,6 @@ def test_a_run_that_is_over_stays_as_it_is(
     assert contents(run) == before
 
 
-@pytest.mark.usefixtures("local")
-def test_a_run_without_a_config_is_resumed_by_its_own(tmp_path: Path) -> None:
-    config = dataclasses.replace(TRAINED, env="CartPole-v1", gamma=0.5)
-    a2c.train(config, run=tmp_path / "run")
-    session = training.begin("a2c", a2c.Config, None, resume=tmp_path / "run")
-    with session:
-        assert session.learner.config == config
-
-
-@pytest.mark.usefixtures("local")
 def test_what_a_run_is_resumed_with_holds_at_the_next_resume_too(tmp_path: Path) -> None:
     run, config = tmp_path / "run", dataclasses.replace(TRAINED, env="CartPole-v1")
     a2c.train(config, run=run)
@@ -124,7 +112,6 @@ def test_what_a_run_is_resumed_with_holds_at_the_next_resume_too(tmp_path: Path)
     assert [path.name for path in run.glob("*.tmp")] == []
 
 
-@pytest.mark.usefixtures("local")
 def test_a_steered_rate_begins_anew_only_where_one_is_given_to_resume_with(tmp_path: Path) -> None:
     run = tmp_path / "run"
     given = {field: getattr(TRAINED, field) for field in ("rollout_steps", "actors", "total_steps")}
@@ -137,7 +124,6 @@ def test_a_steered_rate_begins_anew_only_where_one_is_given_to_resume_with(tmp_p
             assert session.learner.learning_rate.value == pytest.approx(want)
 
 
-@pytest.mark.usefixtures("local")
 def test_a_rate_that_a_run_is_resumed_with_holds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,7 +137,6 @@ def test_a_rate_that_a_run_is_resumed_with_holds(
     assert metrics.read(RunFolder(run).metrics)[-1]["train/learning_rate"] == 3e-5
 
 
-@pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(("actors", "cpus"), [(0, 1), (2, None)])
 def test_of_as_many_actors_as_there_is_room_for_each_names_what_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actors: int, cpus: int | None
@@ -183,7 +168,6 @@ def test_of_as_many_actors_as_there_is_room_for_each_names_what_it_takes(
     assert asked == [cpus]
 
 
-@pytest.mark.usefixtures("local")
 def test_a_run_that_cannot_be_resumed_as_told_keeps_its_config(tmp_path: Path) -> None:
     run, config = tmp_path / "run", dataclasses.replace(TRAINED, env="CartPole-v1")
     a2c.train(config, run=run)
@@ -192,7 +176,6 @@ def test_a_run_that_cannot_be_resumed_as_told_keeps_its_config(tmp_path: Path) -
     assert training.config_of(a2c.Config, "a2c", run) == config
 
 
-@pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(
     ("first", "then", "said"),
     [
@@ -218,7 +201,6 @@ def test_why_new_games_begin_after_a_resume_is_told(
     assert ("new games begin" in told) == bool(said)
 
 
-@pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(
     ("spoil", "algorithm", "env", "said"),
     [
@@ -243,7 +225,6 @@ def test_what_cannot_be_resumed_says_why(
         )
 
 
-@pytest.mark.usefixtures("local")
 def test_a_partial_is_resumed_with_its_arguments(tmp_path: Path) -> None:
     env, run = partial(toys.Counting, 5), tmp_path / "run"
     config = dataclasses.replace(TRAINED, env=env, probe_steps=2)
@@ -256,7 +237,6 @@ def test_a_partial_is_resumed_with_its_arguments(tmp_path: Path) -> None:
     assert result.env_steps >= 200
 
 
-@pytest.mark.usefixtures("local")
 def test_an_option_of_another_version_is_answered_with_the_nearest_of_this(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     kept = json.loads(folder.config.read_text())
@@ -266,20 +246,17 @@ def test_an_option_of_another_version_is_answered_with_the_nearest_of_this(tmp_p
         training.begin("toy", a2c.Config, None, resume=folder.path)
 
 
-@pytest.mark.usefixtures("local")
 def test_there_is_nothing_to_resume_where_there_is_no_folder(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="there is no run folder"):
         training.begin("toy", a2c.Config, CONFIG, resume=tmp_path / "nowhere")
 
 
-@pytest.mark.usefixtures("local")
 def test_a_run_is_either_new_or_resumed(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     with pytest.raises(TrainingError, match="use --resume without --run"):
         training.begin("toy", a2c.Config, CONFIG, run=tmp_path / "other", resume=folder.path)
 
 
-@pytest.mark.usefixtures("local")
 def test_a_checkpoint_of_another_model_is_told_by_its_first_difference(tmp_path: Path) -> None:
     run = tmp_path / "run"
     a2c.train(TRAINED, run=run)
@@ -319,7 +296,6 @@ def test_runs_without_a_name_get_one_each(tmp_path: Path, monkeypatch: pytest.Mo
     assert one.path.parent == Path("runs")
 
 
-@pytest.mark.usefixtures("local")
 def test_statistics_begin_with_random_play_where_there_is_something_to_normalise() -> None:
     config = a2c.Config(env=toys.Counting)
     learner = training.make_learner(config)
