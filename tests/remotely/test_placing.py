@@ -753,7 +753,7 @@ def test_a_request_goes_to_no_worker_whose_connection_has_ended(
     world: World, client: Client
 ) -> None:
     assert world.master is not None
-    world.master._registry._state.leases.lease_s = 600
+    world.master.core.state.leases.lease_s = 600
     killed = Worker(world, cpus=8)
     other = Worker(world)
     killed.vanishes()

@@ -2,8 +2,8 @@
 
     python -m tools.bench.registry [--workers 1000] [--actors 20000] [--sockets] [--json FILE]
 
-A real Registry hears bytes, as its shell does: each message is decoded, handled, and what the
-registry says to it is encoded.  Figures are microseconds of one core an event, sockets apart, on
+A real core hears bytes, as its shell does: each message is decoded, handled, and what the
+core says to it is encoded.  Figures are microseconds of one core an event, sockets apart, on
 clusters of a hundredth, a tenth and all of the workers and actors; a figure is flat if its row is.
 
 With --sockets a real master, a process of its own, has as many connections, each with CURVE, from
@@ -30,8 +30,9 @@ import zmq
 
 from remotely.machine import daemons, this_machine
 from remotely.master.admission import Admission
+from remotely.master.core import Core
 from remotely.master.master import GC_THRESHOLD
-from remotely.master.registry import Registry
+from remotely.master.state import Instruction, Tell
 from remotely.protocol import control
 from remotely.protocol.configs import MasterConfig
 from remotely.protocol.ids import bound_id
@@ -56,13 +57,13 @@ ADMISSION = Admission([KEY], [], b"the master's secret")
 
 
 class Cluster:
-    """A Registry, and its peers as a loop plays them; each worker's actors belong to one client."""
+    """A core, and its peers as a loop plays them; each worker's actors belong to one client."""
 
     def __init__(self, workers: int, actors: int, owner: str = "") -> None:
         self.spent_s = 0.0
         self.said: list[tuple[str, msgspec.Struct]] = []
         self._decoders = {role: control.Decoder(union) for role, union in control.ToMaster.items()}
-        self.registry = Registry(self._tell, lambda who: None, ADMISSION, LEASE_S)
+        self.core = Core(ADMISSION, LEASE_S)
         self.workers = [f"{number:016x}" for number in range(workers)]
         self.clients = [f"{number:032x}" for number in range(workers)]
         self.tickets = itertools.count(1)
@@ -80,20 +81,20 @@ class Cluster:
             begin = time.perf_counter()
             match self._decoders[role].decode(data):
                 case control.Hello() as hello:
-                    self.registry.greet(hello, KEY, begin)
+                    self._do(self.core.greet(hello, KEY, begin))
                 case control.Register() as found:
-                    self.registry.enlist(found, begin)
-                    self.registry.settle(found)
+                    self._do(self.core.enlist(found, begin))
+                    self._do(self.core.settle(found))
                 case heard if role == "client":
-                    self.registry.hear_client(who, heard, begin)
+                    self._do(self.core.hear_client(who, heard, begin))
                 case heard:
-                    self.registry.hear_worker(who, heard, begin)
+                    self._do(self.core.hear_worker(who, heard, begin))
             self.spent_s += time.perf_counter() - begin
 
-    def time(self, action: Callable[[], object]) -> None:
+    def time(self, action: Callable[[], list[Instruction]]) -> None:
         """Count what the master does of its own accord."""
         begin = time.perf_counter()
-        action()
+        self._do(action())
         self.spent_s += time.perf_counter() - begin
 
     def took_us(self, events: int) -> float:
@@ -110,10 +111,11 @@ class Cluster:
         self.said.clear()
         return found
 
-    def _tell(self, who: str, message: msgspec.Struct) -> bool:
-        control.encode(message)
-        self.said.append((who, message))
-        return True
+    def _do(self, instructions: list[Instruction]) -> None:
+        for each in instructions:
+            if isinstance(each, Tell):
+                control.encode(each.message)
+                self.said.append((each.who, each.message))
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -133,12 +135,12 @@ class Cluster:
         obituary = control.Obituary(actor=actor, life=0, asked=True, exit=0)
         self.hear("worker", worker, control.Died(obituary=obituary))
 
-    def tick(self) -> None:
+    def tick(self) -> list[Instruction]:
         now = time.perf_counter()
         for who in (*self.workers, *self.clients):
             control.encode(control.Tick())
-            self.registry.renew(who, now)
-        self.registry.expire(now)
+            self.core.renew(who, now)
+        return self.core.expire(now)
 
 
 def request_of(actor: str, owner: str, **wishes: Any) -> control.Request:
@@ -308,7 +310,7 @@ def _of_ends(cluster: Cluster, found: dict[str, float]) -> None:
         assert cluster.taken(control.Farewell)
     found["a client leaves, with a worker's actors"] = cluster.took_us(5)
     for who in cluster.workers[:5]:
-        cluster.time(lambda who=who: cluster.registry.remove_worker(who, "lost"))  # type: ignore[misc]
+        cluster.time(lambda who=who: cluster.core.remove_worker(who, "lost", 0.0))  # type: ignore[misc]
     found["a worker is lost, with its actors"] = cluster.took_us(5)
     cluster.hear("client", cluster.clients[0], control.AskStatus(ticket=1))
     found["status, for each worker"] = cluster.took_us(len(cluster.workers) - 5)
@@ -323,7 +325,7 @@ def owner_of_all(workers: int, actors: int) -> dict[str, float]:
     for told in cluster.registers:
         cluster.hear("worker", told.worker, told)
     cluster.took_us(1)
-    cluster.time(lambda: cluster.registry.end_session(who))
+    cluster.time(lambda: cluster.core.end_session(who, 0.0))
     assert len(cluster.taken(control.End)) == actors
     found = {"the owner of all actors ends, for each": cluster.took_us(actors)}
     sample = cluster.registers[:: max(1, workers // SAMPLES)]

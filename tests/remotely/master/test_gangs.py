@@ -7,7 +7,8 @@ import hypothesis.strategies as st
 import pytest
 
 from remotely.protocol import control
-from tests.remotely.master.test_registry import Cluster, check, request_of
+from tests.remotely.master.played import Cluster, request_of
+from tests.remotely.master.test_registry import check
 
 GANG = "gang"
 
@@ -32,7 +33,7 @@ def test_a_group_is_placed_when_all_of_it_have_asked_and_not_before(cluster: Clu
     assert cluster.told(control.Queued) == []  # nothing to say yet
     cluster.asks("client", "b", gang=GANG, together=2)
     assert cluster.spawns() == ["a", "b"]
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_a_group_waits_whole_and_takes_nothing_from_others(cluster: Cluster) -> None:
@@ -49,18 +50,16 @@ def test_a_group_waits_whole_and_takes_nothing_from_others(cluster: Cluster) -> 
     told = cluster.told(control.Queued)  # there is room now
     assert [(who, q.ticket, q.why) for who, q in told] == [("client", t, "") for t in tickets]
     assert cluster.spawns() == ["a", "b", "c"]
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_a_group_gives_up_when_its_patience_is_over(cluster: Cluster) -> None:
     cluster.joins("w", cpus=2)
     cluster.has("client", "in the way")
     tickets = ask_all(cluster, ["a", "b"])
-    cluster.registry.renew("w", 59.0)
-    cluster.registry.renew("client", 59.0)
-    cluster.registry.expire(59.0)
+    cluster.passes(59.0)
     assert cluster.told(control.NotPlaced) == []
-    cluster.registry.expire(60.0)
+    cluster.passes(1.0)
     refused = cluster.told(control.NotPlaced)
     assert [(who, r.ticket, r.error) for who, r in refused] == [
         ("client", ticket, "NoResources") for ticket in tickets
@@ -73,7 +72,7 @@ def test_a_group_without_patience_is_gathered_nevertheless(cluster: Cluster) -> 
     for actor in ("a", "b"):
         request = request_of(actor, "client", gang=GANG, together=2)
         cluster.says("client", control.Place(ticket=1, request=request, patience_s=0))
-        cluster.registry.expire(0.5)
+        cluster.passes(0.25)
     assert cluster.spawns() == ["a", "b"]
 
 
@@ -93,10 +92,10 @@ def test_a_member_whose_machine_cannot_be_told_waits_by_itself(cluster: Cluster)
     cluster.cut_off.add("w2")
     ask_all(cluster, ["a", "b"])
     assert cluster.spawns() == ["a"]
-    check(cluster.registry)
+    check(cluster)
     cluster.joins("w2", cpus=1)
     assert cluster.spawns() == ["b"]
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_two_groups_that_each_need_most_of_it_never_wait_for_each_other(cluster: Cluster) -> None:
@@ -121,7 +120,7 @@ def test_a_group_that_can_never_fit_is_refused_at_once_all_of_it(cluster: Cluste
     assert [(who, r.ticket) for who, r in refused] == [("client", ticket) for ticket in tickets]
     assert {r.error for _, r in refused} == {"NoResources"}
     assert "all machines together have room for 5" in refused[0][1].why
-    assert not len(cluster.registry._state.waiting)
+    assert not len(cluster.state.waiting)
     ask_all(cluster, [f"b{n}" for n in range(5)])
     assert len(cluster.told(control.Queued)) == 5
 
@@ -141,7 +140,7 @@ def test_a_group_waits_for_machines_to_join_and_for_one_that_is_lost(cluster: Cl
     assert "no machine has joined" in cluster.told(control.Queued)[0][1].why
     cluster.joins("w", cpus=2, machine="m1")
     assert cluster.spawns() == ["a", "b"]
-    cluster.registry.remove_worker("w", "lost", may_return=True)
+    cluster.loses("w", may_return=True)
     cluster.joins("small", cpus=1, machine="m2")
     ask_all(cluster, ["c", "d"], gang="other")
     assert cluster.told(control.NotPlaced) == []  # the lost one is large enough
@@ -158,8 +157,8 @@ def test_a_group_of_which_one_is_taken_back_is_not_placed(cluster: Cluster) -> N
     cluster.buries("in the way")
     assert cluster.spawns() == []
     cluster.says("client", control.End(actor="b", grace_s=0, kill=True))
-    assert not len(cluster.registry._state.waiting)
-    check(cluster.registry)
+    assert not len(cluster.state.waiting)
+    check(cluster)
 
 
 def test_a_member_whose_machine_is_lost_before_its_birth_is_placed_by_itself(
@@ -169,11 +168,11 @@ def test_a_member_whose_machine_is_lost_before_its_birth_is_placed_by_itself(
     cluster.joins("w2", cpus=1)
     ask_all(cluster, ["a", "b"])
     assert cluster.spawns(at_most=1) == ["a"]
-    cluster.registry.remove_worker("w2", "lost")
+    cluster.loses("w2")
     cluster.to_spawn.clear()
     cluster.joins("w3", cpus=1)
     assert cluster.spawns() == ["b"]
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_a_later_life_of_a_member_has_its_place_by_itself(cluster: Cluster) -> None:
@@ -196,7 +195,7 @@ def test_a_new_master_counts_those_that_the_one_before_has_placed(cluster: Clust
     assert cluster.spawns() == []
     cluster.joins("w", cpus=4)
     assert cluster.spawns() == ["c"]
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_a_group_shares_gpus_and_resources_as_they_are_on_each_machine(cluster: Cluster) -> None:
@@ -235,7 +234,7 @@ def test_in_any_order_of_asking_and_ending_a_group_lives_whole_or_not_at_all(
         _are_whole(cluster, sizes)
     refused = [said for _, said in cluster.said if isinstance(said, control.NotPlaced)]
     assert len(refused) == sum(size for size in sizes if size > sum(machines) and size > 1)
-    assert not len(cluster.registry._state.waiting)  # nobody waits for ever
+    assert not len(cluster.state.waiting)  # nobody waits for ever
 
 
 def _are_whole(cluster: Cluster, sizes: list[int]) -> None:
@@ -243,7 +242,7 @@ def _are_whole(cluster: Cluster, sizes: list[int]) -> None:
     living = [a.partition(".")[0] for here in cluster.living.values() for a in here]
     for gang, size in enumerate(sizes):
         assert living.count(str(gang)) in (0, size)
-    check(cluster.registry)
+    check(cluster)
 
 
 # --- where ----------------------------------------------------------------------------------------
@@ -267,7 +266,7 @@ def test_who_names_a_machine_is_placed_there_or_waits_for_it(cluster: Cluster) -
         "NoResources",
         True,
     )
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_a_machine_that_is_not_there_is_named_with_those_that_are(cluster: Cluster) -> None:
@@ -281,7 +280,7 @@ def test_a_machine_that_is_not_there_is_named_with_those_that_are(cluster: Clust
     assert why == "no machine of this cluster is named 'm3': there are m1 and m2"
     cluster.has("client", "by address", machine="m2.example")
     assert "by address" in cluster.living["w2"]
-    cluster.registry.remove_worker("w2", "lost", may_return=True)
+    cluster.loses("w2", may_return=True)
     cluster.asks("client", "b", machine="m2")
     assert cluster.told(control.NotPlaced) == []  # it may come back
     cluster.joins("w2", machine="m2")
@@ -337,13 +336,13 @@ def test_who_is_to_be_near_an_actor_that_is_being_restarted_or_lost_waits(
     cluster.buries("a")
     cluster.asks("client", "b", near="a")
     assert cluster.told(control.NotPlaced) == []
-    assert len(cluster.registry._state.waiting) == 1
+    assert len(cluster.state.waiting) == 1
     ask_all(cluster, ["c", "d"], near="a")
     assert cluster.told(control.NotPlaced) == []
     cluster.asks("client", "a", machine="m1", max_restarts=1, life=1)
     assert cluster.spawns() == ["a"]
     assert cluster.spawns() == ["b", "c", "d"]
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_where_no_worker_runs_the_python_of_the_script_is_said_for_the_named_machine(

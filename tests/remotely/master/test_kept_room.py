@@ -10,7 +10,8 @@ import pytest
 
 from remotely.protocol import control
 from remotely.protocol.lease import KEPT_S, OVERTAKEN_S
-from tests.remotely.master.test_registry import Cluster, check, happen, workers_in_status
+from tests.remotely.master.played import Cluster
+from tests.remotely.master.test_registry import check, happen, workers_in_status
 
 TICK_S = 2.0
 
@@ -39,14 +40,13 @@ class Busy(Cluster):
         """At each tick some small ones end, the first to come first, and others ask."""
         for _ in range(int(seconds / TICK_S)):
             self.now += TICK_S
-            self.registry.renew("client", self.now)
-            for worker in self.registry.workers:
-                self.registry.renew(worker, self.now)
+            for who in ("client", *self.core.workers):
+                self.core.renew(who, self.now)
             for actor in self.small()[:ends]:
                 self.buries(actor)
                 self.spawns()
             self.fill(comes, **wishes)
-            self.registry.expire(self.now)
+            self.expires()
             self.spawns()
 
     def lives(self, actor: str) -> bool:
@@ -124,7 +124,6 @@ def test_room_that_stays_taken_is_kept_for_a_while_only_and_then_less_often(busy
     busy.asks("client", "large", cpus=4)
     placed = []
     for _ in range(40):
-        busy.registry.renew("client", busy.now)
         busy.pass_time(TICK_S, ends=3)
         placed.append(bool(busy.small()))
     shut = [len(list(run)) for kept, run in itertools.groupby(placed) if not kept]
@@ -176,7 +175,7 @@ def test_what_was_kept_is_free_at_once_when_the_request_finds_a_place_elsewhere(
     busy.fill(4)
     busy.asks("client", "large", cpus=2)
     busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
-    (kept,) = busy.registry._workers.ledger.keepers
+    (kept,) = busy.state.workers.ledger.keepers
     on_kept, elsewhere = busy.living[kept], busy.living[{"w1": "w2", "w2": "w1"}[kept]]
     busy.buries(next(iter(on_kept)))
     busy.asks("client", "next", cpus=1, machine=kept)
@@ -192,8 +191,8 @@ def test_room_on_a_machine_that_is_lost_is_kept_on_another(busy: Busy) -> None:
     busy.fill(6)
     busy.asks("client", "large", cpus=2)
     busy.pass_time(OVERTAKEN_S + TICK_S, ends=0)
-    (kept,) = busy.registry._workers.ledger.keepers
-    busy.registry.remove_worker(kept, "lost", may_return=True)
+    (kept,) = busy.state.workers.ledger.keepers
+    busy.loses(kept, may_return=True)
     busy.living[kept].clear()
     busy.joins(kept, cpus=2, machine=kept)
     busy.pass_time(4 * TICK_S, ends=2)
@@ -220,4 +219,4 @@ def test_what_is_free_adds_up_whatever_happens_while_room_is_kept(seed: int) -> 
             cluster.asks(f"client-{a % 3}", actor, cpus=[0, 0.5, 1, 2, 4][a % 5], gpus=gpus)
         else:
             happen(cluster, event, a, b)
-        check(cluster.registry)
+        check(cluster)

@@ -1,194 +1,27 @@
 """What the master knows stays true in any order of events, and its price does not grow with it.
 
 The peers are played by calls; test_placing.py proves what they are promised on real sockets.
-
-Over 500 lines: the slow oracle and the table of events serve every test here.
 """
 
 import gc
-import itertools
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from remotely.master.admission import Admission
-from remotely.master.affinity import workers_for
-from remotely.master.registry import Registry
+from remotely.master import actors
+from remotely.master.state import State
 from remotely.master.waiting import Waiter, WaitingList, gang_of
 from remotely.protocol import control
 from remotely.protocol.index import Index
 from remotely.protocol.lease import EXPECTED_S, RESTARTS_WITHIN_S
-from remotely.protocol.resources import Resources, parse_others
-
-PYTHON = "3.11"
-GIB = 1 << 30
-LEASE_S = 10.0
-KEY = b"a client's key, listed".ljust(40)
-SECRET = b"the master's"
-
-Said = TypeVar("Said")
-
-
-class Cluster:
-    """A registry, and peers that say what a test has them say."""
-
-    def __init__(self, waiting: type[WaitingList] = WaitingList) -> None:
-        self.now = 0.0
-        self.said: list[tuple[str, msgspec.Struct]] = []
-        self.to_spawn: list[tuple[str, control.Spawn]] = []
-        self.living: dict[str, dict[str, control.ActorStatus]] = {}  # by worker and actor
-        self.births: dict[str, list[control.Spawn]] = {}  # that a worker is about
-        self.tickets = itertools.count(1)
-        self.waiting = waiting
-        self.cut_off: set[str] = set()
-        self.starts_master()
-
-    def starts_master(self, counts_cpus: bool = True) -> None:
-        """Put a master that knows nobody in the place of the one there is."""
-        admission = Admission([KEY], [], SECRET)
-        self.registry = Registry(
-            self._tell, lambda who: None, admission, LEASE_S, counts_cpus=counts_cpus
-        )
-        self.registry._state.waiting = self.waiting()
-
-    def _tell(self, who: str, message: msgspec.Struct) -> bool:
-        if who in self.cut_off:
-            return False
-        self.said.append((who, message))
-        if isinstance(message, control.Spawn):
-            self.to_spawn.append((who, message))
-        return True
-
-    def told(self, kind: type[Said]) -> list[tuple[str, Said]]:
-        """Return what was said of this kind since the last time, and to whom."""
-        found: list[tuple[str, Said]] = []
-        found += [(who, said) for who, said in self.said if isinstance(said, kind)]
-        self.said.clear()
-        return found
-
-    # --- clients ----------------------------------------------------------------------------------
-
-    def hello(self, who: str, modules: Iterable[str] = (), actor: str = "") -> None:
-        hello = control.Hello(
-            session=who,
-            python=PYTHON,
-            pid=1,
-            host="",
-            machine="",
-            actor=actor,
-            modules=list(modules),
-        )
-        self.registry.greet(hello, KEY, self.now)
-
-    def says(self, who: str, message: msgspec.Struct) -> None:
-        hear = self.registry.hear_worker if who in self.living else self.registry.hear_client
-        hear(who, message, self.now)
-
-    def asks(self, who: str, actor: str, **wishes: Any) -> int:
-        """Ask for an actor; return the ticket."""
-        request = request_of(actor, who, **wishes)
-        place = control.Place(ticket=next(self.tickets), request=request, patience_s=60)
-        self.says(who, place)
-        return place.ticket
-
-    def has(self, who: str, actor: str, **wishes: Any) -> None:
-        self.asks(who, actor, **wishes)
-        assert self.spawns() == [actor]
-
-    # --- workers ----------------------------------------------------------------------------------
-
-    def joins(
-        self,
-        worker: str,
-        cpus: float = 2,
-        gpus: int = 0,
-        python: str = PYTHON,
-        machine: str = "",
-        predecessors: Collection[str] = (),
-        **others: float,
-    ) -> None:
-        """Join, or be back, with what lives there."""
-        self.cut_off.discard(worker)
-        register = control.Register(
-            worker=worker,
-            python=python,
-            host=machine,
-            machine=machine,
-            address=f"{machine or worker}.example",
-            pid=1,
-            resources=Resources(cpus, gpus, 8 * GIB, parse_others(others)),
-            actors=list(self.living.setdefault(worker, {}).values()),
-            births=self.births.get(worker, []),
-        )
-        self.registry.enlist(register, self.now, predecessors=predecessors)
-        self.registry.settle(register)
-
-    def spawns(self, at_most: int = 1000) -> list[str]:
-        """Have the workers do what they were told; return whom they brought to life, in order."""
-        told, self.to_spawn = self.to_spawn[:at_most], self.to_spawn[at_most:]
-        for worker, spawn in told:
-            if worker in self.registry.workers:
-                status = status_of(spawn.request, spawn.gpu_ids, spawn.seal)
-                self.living[worker][spawn.request.actor] = status
-                self.says(worker, control.Spawned(location=status.location))
-        return [spawn.request.actor for _, spawn in told]
-
-    def houses(self, worker: str, requests: Iterable[control.Request]) -> None:
-        """Have actors live there that an earlier master has placed."""
-        seal = Admission([], [], SECRET).seals.seal
-        self.living[worker] = {r.actor: status_of(r, (), seal(worker, r, [])) for r in requests}
-
-    def buries(self, actor: str) -> None:
-        for worker, living in self.living.items():
-            if actor in living and worker in self.registry.workers:
-                life = living.pop(actor).request.life
-                self.says(worker, control.Died(obituary=control.Obituary(actor=actor, life=life)))
-                return
-
-
-def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
-    fields: dict[str, Any] = {
-        "actor": actor,
-        "name": actor,
-        "class_name": "Counter",
-        "owner": who,
-        "maker": who,
-        "job": who,
-        "python": PYTHON,
-        "key": KEY,
-        "resources": Resources(
-            wishes.pop("cpus", 1),
-            wishes.pop("gpus", 0),
-            wishes.pop("memory", 0),
-            parse_others(wishes.pop("others", {})),
-        ),
-        **wishes,
-    }
-    return control.Request(**fields)
-
-
-def status_of(
-    request: control.Request, gpu_ids: Iterable[int] = (), seal: bytes = b""
-) -> control.ActorStatus:
-    location = control.Location(
-        actor=request.actor,
-        name=request.name,
-        class_name=request.class_name,
-        life=request.life,
-        pid=1,
-        host="",
-        machine="",
-        ipc="",
-        tcp="",
-        public_key=b"",
-    )
-    return control.ActorStatus(location=location, request=request, gpu_ids=list(gpu_ids), seal=seal)
+from remotely.protocol.resources import Resources
+from tests.remotely.master.played import KEY, LEASE_S, PYTHON, Cluster, request_of, status_of
 
 
 @pytest.fixture
@@ -204,18 +37,15 @@ def cluster() -> Cluster:
 class PlainWaiting(WaitingList):
     """Tries everyone who may have room, one by one: the promise, and slow."""
 
-    def serve(
-        self, may_fit: Callable[[Resources, str], bool], is_served: Callable[[Waiter], bool]
-    ) -> None:
-        for actor, waiter in list(self._waiters.items()):
-            still_waits = self._waiters.get(actor) is waiter
-            if still_waits and may_fit(*needs_of(waiter.request)) and is_served(waiter):
-                self.remove(actor)
+    def turns(self, may_fit: Callable[[Resources, str], bool]) -> Iterator[Waiter]:
+        for waiter in list(self):
+            still_waits = self.get(waiter.request.actor) is waiter
+            if still_waits and may_fit(*needs_of(waiter.request)):
+                yield waiter
 
 
 def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
     """Have one thing happen, of those that a master may meet."""
-    registry = cluster.registry
     who, worker, actor = f"client-{a % 3}", f"worker-{a % 4}", f"actor-{b % 8}"
     match event:
         case "hello":
@@ -229,34 +59,31 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
         case "forget" if worker in cluster.living:  # an end that is not told
             cluster.living[worker].pop(actor, None)
         case "lose":
-            registry.remove_worker(worker, "lost", may_return=b % 2 == 0)
+            cluster.loses(worker, may_return=b % 2 == 0)
         case "cut off":
             cluster.cut_off.add(worker)
             if b % 2:
-                registry.lose_route(worker, cluster.now)
+                cluster.loses_route(worker)
         case "spawn":
             cluster.spawns(at_most=1)
         case "die":
             cluster.buries(actor)
         case "wait":
             cluster.now += a % 7
-            registry.expire(cluster.now)
+            cluster.expires()
         case "tick":  # nobody is lost
-            cluster.now += 3
-            for peer in (*registry.workers, *registry._sessions._sessions):
-                registry.renew(peer, cluster.now)
-            registry.expire(cluster.now)
+            cluster.passes(3)
         case "end session":
-            registry.end_session(who)
+            cluster.loses_client(who)
         case "new master" if a % 5 == 0:
             cluster.starts_master()
         case "delegate":
             key = f"key-{b % 8}".encode().ljust(40)
-            for name in registry.workers:  # all but one have no say in it
+            for name in cluster.core.workers:  # all but one have no say in it
                 cluster.says(name, control.Delegate(actor=actor, key=key))
-            if worker in registry.workers:
+            if worker in cluster.core.workers:
                 cluster.says(worker, control.MayCall(key=key))
-        case _ if who not in registry._sessions or registry._sessions[who].hello.actor == actor:
+        case _ if not (session := cluster.state.sessions.get(who)) or session.hello.actor == actor:
             pass  # a client that lives in an actor does not make that actor
         case "place":
             cluster.asks(
@@ -317,7 +144,7 @@ def test_no_order_of_events_parts_an_index_from_the_records(
     cluster = Cluster()
     for event in events:
         happen(cluster, *event)
-        check(cluster.registry)
+        check(cluster)
 
 
 @hypothesis.given(events)
@@ -331,83 +158,75 @@ def test_who_waits_hears_what_a_search_among_all_who_wait_would_tell_them(
         assert cluster.said == plain.said
 
 
-def check(registry: Registry) -> None:
+def check(cluster: Cluster) -> None:
     """Find everything by search, and compare."""
-    actors, sessions = registry._actors.records, registry._sessions._sessions
-    records = list(actors.items())
-    assert held_by(registry._actors.by_owner) == by((r.request.owner, a) for a, r in records)
-    assert held_by(registry._actors.by_worker) == by((r.worker, a) for a, r in records)
-    assert held_by(registry._actors.by_gang) == by(
-        (r.request.gang, a) for a, r in records if r.request.gang
+    state, table = cluster.state, cluster.state.actors
+    records, sessions = list(table.records.items()), list(state.sessions)
+    assert held_by(table.by_owner) == by((r.request.owner, a) for a, r in records)
+    assert held_by(table.by_worker) == by((r.worker, a) for a, r in records)
+    assert held_by(table.by_gang) == by((r.request.gang, a) for a, r in records if r.request.gang)
+    assert held_by(table.by_watcher) == by((w, a) for a, r in records for w in r.watchers)
+    assert held_by(state.sessions.inside) == by(
+        (session.hello.actor, session.hello.session) for session in sessions if session.hello.actor
     )
-    assert held_by(registry._actors.by_watcher) == by(
-        (w, a) for a, r in records for w in r.watchers
+    assert held_by(state.sessions.using) == by(
+        ((PYTHON, module), session.hello.session)
+        for session in sessions
+        for module in session.modules
     )
-    assert held_by(registry._sessions.inside) == by(
-        (session.hello.actor, who) for who, session in sessions.items() if session.hello.actor
-    )
-    assert held_by(registry._sessions.using) == by(
-        ((PYTHON, module), who) for who, session in sessions.items() for module in session.modules
-    )
-    assert {r.worker for r in actors.values()} <= set(registry.workers)
-    assert not actors.keys() & registry._actors.deaths.keys()
-    for name, actor in registry._actors.names.items():
-        due = registry._state.restarts.due(actor)
-        assert (due or actors[actor]).request.name == name
-    for worker, machine in registry._workers.records.items():
-        register = machine.register
-        here = [needs_of(r.request)[0] for r in actors.values() if r.worker == worker]
-        kept = [k[1] for k in registry._workers.ledger.kept if k[0].worker == worker]
-        taken = sum([*here, *kept], Resources())
-        total = register.resources
-        assert registry._workers.ledger.free(worker).cpus == (total - taken).cpus
-        assert registry._workers.ledger.free(worker).memory == (total - taken).memory
-    check_callers(registry)
-    check_waiting(registry)
+    assert {r.worker for _, r in records} <= set(cluster.core.workers)
+    assert not table.records.keys() & table.deaths.keys()
+    for name, actor in table.names.items():
+        assert (state.restarts.due.get(actor) or table.records[actor]).request.name == name
+    ledger = state.workers.ledger
+    for worker, machine in state.workers.records.items():
+        here = [r.request.resources for _, r in records if r.worker == worker]
+        kept = [asked for placement, asked in ledger.kept if placement.worker == worker]
+        free = machine.register.resources - sum([*here, *kept], Resources())
+        assert ledger.free(worker).cpus == free.cpus
+        assert ledger.free(worker).memory == free.memory
+    check_callers(cluster)
+    check_waiting(cluster)
 
 
-def check_callers(registry: Registry) -> None:
-    admission = registry._admission
-    for actor in admission._delegates:
-        record = registry._actors.records[actor]
+def check_callers(cluster: Cluster) -> None:
+    admission = cluster.admission
+    for actor in admission.delegates:
+        record = cluster.state.actors.records[actor]
         assert record.location is not None
         assert admission.is_listed(record.request.key)
-    assert held_by(admission._actors) == by((k, a) for a, k in admission._delegates.items())
-    assert held_by(admission._asked) == by(
-        (w, k) for k in admission._told for w in admission._told.of(k)
+    assert {worker for key in admission.told for worker in admission.told.of(key)} <= set(
+        cluster.core.workers
     )
-    assert set(admission._asked) <= set(registry.workers)
-    assert set(admission._told) <= set(admission._actors)
+    assert set(admission.told) <= set(admission.delegates.values())
 
 
-def check_waiting(registry: Registry) -> None:
-    waiting = registry._state.waiting
-    waiters = waiting._waiters.values()
+def check_waiting(cluster: Cluster) -> None:
+    state, waiting = cluster.state, cluster.state.waiting
+    waiters = list(waiting)
     assert [w.number for w in waiters] == sorted(w.number for w in waiters)
-    in_queues = {a: w for queue in waiting._queues.values() for a, w in queue.items()}
-    assert in_queues == waiting._waiters
-    assert all(waiting._queues.values())
-    assert held_by(waiting._by_session) == by((w.session, w.request.actor) for w in waiters)
-    assert held_by(waiting._by_name) == by(
-        (w.request.name, w.request.actor) for w in waiters if w.request.named
-    )
-    assert not waiting._waiters.keys() & registry._actors.records.keys()
-    assert held_by(waiting._by_gang) == by(
-        (gang_of(w.request), w.request.actor) for w in waiters if gang_of(w.request)
-    )
+    assert len(waiting) == len(waiters)
+    firsts = [waiter.number for waiter in waiting.firsts()]
+    assert firsts == sorted(firsts)
+    assert bool(firsts) == bool(waiters)
+    for name in {w.request.name for w in waiters}:
+        named = {w.number for w in waiters if w.request.named and w.request.name == name}
+        assert {w.number for w in waiting.for_name(name)} == named
+    assert not {w.request.actor for w in waiters} & state.actors.records.keys()
     for waiter in waiters:
-        assert waiter.session in registry._sessions
+        assert waiter.session in state.sessions
         asked, python = needs_of(waiter.request)
-        among = workers_for(waiter.request, registry._state)
         count = 1
         if gang := gang_of(waiter.request):
-            count = waiting.gang_size(gang)
-            if count + registry._actors.by_gang.count(gang) < waiter.request.together:
+            count = sum(gang_of(w.request) == gang for w in waiters)
+            assert {w.number for w in waiting.gang(gang)} == {
+                w.number for w in waiters if gang_of(w.request) == gang
+            }
+            if count + state.actors.by_gang.count(gang) < waiter.request.together:
                 continue
-        assert registry._workers.ledger.copies(asked, python, count, among) < count
-        sizes = registry._workers.ledger._sizes
-        totals = sizes[python].largest if python in sizes else []
-        assert not registry.workers or any(asked.fits(total) for total in totals)
+        ledger, among = state.workers.ledger, state.workers_for(waiter.request)
+        assert ledger.copies(asked, python, count, among) < count
+        assert not cluster.core.workers or ledger.why_never(asked, python) is None
 
 
 def needs_of(request: control.Request) -> tuple[Resources, str]:
@@ -438,7 +257,7 @@ def cluster_of(workers: int) -> Cluster:
         cluster.hello(f"client-{number}", ["numpy"])
     for number in range(10 * workers):
         cluster.asks(f"client-{number % workers}", f"waits-{number}", cpus=15)
-    assert len(cluster.registry._state.waiting) == 10 * workers
+    assert len(cluster.state.waiting) == 10 * workers
     cluster.said.clear()
     return cluster
 
@@ -503,8 +322,8 @@ FLAT: dict[str, Callable[[Cluster], object]] = {
     "a client comes": lambda c: c.hello("client-new", ["numpy"]),
     "a client is back": lambda c: c.hello("client-1", ["numpy"]),
     "a client goes with its actors": _goes,
-    "a client is lost": lambda c: c.registry.end_session("client-1"),
-    "a worker is lost with its actors": lambda c: c.registry.remove_worker("worker-1", "lost"),
+    "a client is lost": lambda c: c.loses_client("client-1"),
+    "a worker is lost with its actors": lambda c: c.loses("worker-1"),
     "a worker is back and has lost one": _comes_back,
     "a worker comes with its actors": _is_new,
 }
@@ -526,13 +345,13 @@ def test_a_thousand_who_wait_in_vain_for_the_same_are_tried_as_one(
         cluster.has("client", f"a{n}", cpus=1)
     for n in range(1000):
         cluster.asks("client", f"w{n}", cpus=2)
-    tried, really_try = [], cluster.registry._placer._try
+    tried, really_serve = [], actors.serve
 
-    def counted(who: str, place: control.Place) -> bool:
-        tried.append(place.request.actor)
-        return really_try(who, place)
+    def counted(state: State, waiter: Waiter) -> bool:
+        tried.append(waiter.request.actor)
+        return really_serve(state, waiter)
 
-    monkeypatch.setattr(cluster.registry._placer, "_try", counted)
+    monkeypatch.setattr(actors, "serve", counted)
     cluster.buries("a0")
     assert tried == []
     cluster.buries("a1")
@@ -643,7 +462,7 @@ def test_a_cluster_that_has_just_been_started_has_a_moment_to_find_a_machine(
 ) -> None:
     request = request_of("a", "client")
     cluster.says("client", control.Place(ticket=1, request=request, patience_s=0))
-    cluster.registry.expire(0.5)
+    cluster.passes(0.5)
     cluster.joins("worker", cpus=1)
     assert cluster.spawns() == ["a"]
 
@@ -654,7 +473,7 @@ def test_who_waits_for_a_name_is_refused_after_its_patience(cluster: Cluster) ->
     cluster.says("client", control.End(actor="old", grace_s=600))
     wanted = request_of("new", "client", name="store", named=True)
     cluster.says("client", control.Place(ticket=99, request=wanted, patience_s=5))
-    cluster.registry.expire(6.0)
+    cluster.passes(6.0)
     ((_, refusal),) = cluster.told(control.NotPlaced)
     assert (refusal.ticket, refusal.error) == (99, "NoResources")
     assert "'store' has been asked to end, and still runs" in refusal.why
@@ -699,7 +518,7 @@ def test_who_waits_for_a_machine_that_leaves_is_refused_if_no_other_is_large_eno
     ticket = cluster.asks("client", "b", cpus=3)
     cluster.has("client", "c", cpus=2)
     cluster.asks("client", "d", cpus=2)
-    cluster.registry.remove_worker("large", "lost")
+    cluster.loses("large")
     ((who, refusal),) = cluster.told(control.NotPlaced)
     assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NoResources")
     cluster.buries("c")
@@ -752,7 +571,7 @@ def test_a_new_master_says_of_nobody_that_he_is_gone_before_his_worker_may_be_ba
     cluster.has("client", "a")
     cluster.has("client", "b")
     cluster.starts_master()
-    cluster.registry._state.learns_until = cluster.now + LEASE_S
+    cluster.learns()
     cluster.hello("client")
     for ticket, actor in enumerate("ab"):
         cluster.says("client", control.Locate(ticket=ticket, actor=actor))
@@ -761,9 +580,7 @@ def test_a_new_master_says_of_nobody_that_he_is_gone_before_his_worker_may_be_ba
     cluster.joins("worker")
     ((_, located),) = cluster.told(control.Located)
     assert located.location == cluster.living["worker"]["a"].location
-    cluster.now += LEASE_S
-    cluster.hello("client")
-    cluster.registry.expire(cluster.now)
+    cluster.passes(LEASE_S)
     ((_, located),) = cluster.told(control.Located)
     assert (located.ticket, located.location) == (1, None)
 
@@ -771,23 +588,23 @@ def test_a_new_master_says_of_nobody_that_he_is_gone_before_his_worker_may_be_ba
 def test_leases_do_not_run_while_their_judge_is_away(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.now += 3 * LEASE_S
-    cluster.registry.extend_leases(3 * LEASE_S)
-    assert cluster.registry.expire(cluster.now) == []
+    cluster.core.extend_leases(3 * LEASE_S)
+    assert cluster.expires() == []
     cluster.now += LEASE_S
-    assert "lost the worker on " in cluster.registry.expire(cluster.now)
+    assert "lost the worker on " in cluster.expires()
 
 
 def test_of_two_lives_the_older_ends_when_its_machine_is_back(cluster: Cluster) -> None:
     cluster.joins("far")
     cluster.has("client", "a")
-    cluster.registry.remove_worker("far", "silent")
+    cluster.loses("far")
     cluster.joins("near")
     cluster.has("client", "a", life=1)
     cluster.told(control.End)
     cluster.joins("far")
     assert cluster.told(control.End) == [("far", control.End(actor="a", grace_s=0.0, kill=True))]
-    assert cluster.registry._actors.records["a"].worker == "near"
-    assert cluster.registry._workers.ledger.free("far").cpus == 2
+    assert cluster.state.actors.records["a"].worker == "near"
+    assert cluster.state.workers.ledger.free("far").cpus == 2
 
 
 # --- workers that are away ------------------------------------------------------------------------
@@ -809,7 +626,7 @@ def test_what_was_about_to_be_born_on_a_worker_that_is_cut_off_is_born_elsewhere
     ((_, spawn),) = cluster.to_spawn
     cluster.joins("small", cpus=2)
     cluster.cut_off.add("large")
-    cluster.registry.lose_route("large", cluster.now)
+    cluster.loses_route("large")
     cluster.spawns()
     ((_, placed),) = cluster.told(control.Placed)
     assert (placed.ticket, "a" in cluster.living["small"]) == (ticket, True)
@@ -826,7 +643,7 @@ def test_who_asked_for_an_actor_that_was_closed_before_its_birth_is_told_when_it
     cluster.joins("worker")
     ticket = cluster.asks("client", "a")
     cluster.says("client", control.End(actor="a", grace_s=0.0))
-    cluster.registry.lose_route("worker", cluster.now)
+    cluster.loses_route("worker")
     ((_, refused),) = [(w, s) for w, s in cluster.said if isinstance(s, control.NotPlaced)]
     assert (refused.ticket, refused.error) == (ticket, "ActorDied")
     ((who, died),) = cluster.told(control.Died)
@@ -841,7 +658,7 @@ def test_a_birth_for_which_no_other_worker_had_room_goes_on_when_its_worker_is_b
     ticket = cluster.asks("client", "a")
     ((_, spawn),) = cluster.to_spawn
     cluster.to_spawn.clear()
-    cluster.registry.lose_route("worker", cluster.now)
+    cluster.loses_route("worker")
     assert cluster.told(control.Queued)
     status = status_of(spawn.request, seal=spawn.seal)
     if is_born:
@@ -863,7 +680,7 @@ def test_what_runs_on_a_worker_that_is_cut_off_for_less_than_its_lease_goes_on(
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.told(control.Placed)
-    cluster.registry.lose_route("worker", cluster.now)
+    cluster.loses_route("worker")
     cluster.says("client", control.Locate(ticket=1, actor="a"))
     ((_, located),) = cluster.told(control.Located)
     assert located.location is not None
@@ -875,11 +692,7 @@ def test_what_runs_on_a_worker_that_is_cut_off_for_less_than_its_lease_goes_on(
 def test_who_needs_a_machine_that_was_lost_waits_for_it(cluster: Cluster) -> None:
     cluster.joins("head", cpus=0)
     cluster.joins("far", cpus=2)
-    cluster.now += LEASE_S / 2
-    cluster.says("head", control.Beat())
-    cluster.registry.renew("client", cluster.now)
-    cluster.now += LEASE_S / 2
-    assert len(cluster.registry.expire(cluster.now)) == 1
+    assert len(cluster.passes(LEASE_S, but=["far"])) == 1
     cluster.asks("client", "a")
     ((_, waiting),) = cluster.told(control.Queued)
     assert "cannot be reached now, and may come back" in waiting.why
@@ -894,16 +707,16 @@ def test_of_two_workers_of_one_host_that_were_lost_each_is_expected_until_its_ow
     for name, cpus in sizes.items():
         cluster.joins(name, cpus=cpus, machine="m")
     for name in sizes:
-        cluster.registry.remove_worker(name, "lost", may_return=True)
+        cluster.loses(name, may_return=True)
     cluster.joins("large's next", cpus=4, machine="m")
-    assert set(cluster.registry._workers.ledger.away) == {"small"}
+    assert set(cluster.state.workers.ledger.away) == {"small"}
     cluster.joins("small's next", cpus=1, machine="m")
-    assert not cluster.registry._workers.ledger.away
+    assert not cluster.state.workers.ledger.away
 
 
 def test_a_machine_that_joins_anew_is_not_expected_back_as_well(cluster: Cluster) -> None:
     cluster.joins("far", cpus=2, machine="m")
-    cluster.registry.remove_worker("far", "lost", may_return=True)
+    cluster.loses("far", may_return=True)
     cluster.joins("far's next", cpus=1, machine="m")
     cluster.asks("client", "a", cpus=2)
     assert cluster.told(control.NotPlaced)
@@ -919,7 +732,7 @@ def test_an_actor_that_is_to_be_on_a_machine_or_near_another_there_waits_while_t
     cluster.has("client", "b", near="a", max_restarts=1)
     cluster.told(control.Placed)
 
-    cluster.registry.remove_worker("worker", "lost", may_return=True)
+    cluster.loses("worker", may_return=True)
     cluster.living["worker"].clear()
 
     assert {told.obituary.restarting for _, told in cluster.told(control.Died)} == {True}
@@ -947,12 +760,13 @@ def test_a_worker_takes_the_place_of_those_that_were_killed_on_its_machine_at_on
 
     ((_, died),) = cluster.told(control.Died)
     assert (died.obituary.lost, died.obituary.restarting) == (True, True)
-    assert cluster.registry.workers == ["next"]
+    assert cluster.core.workers == ["next"]
     cluster.has("client", "a", max_restarts=1, life=1)
     assert set(cluster.living["next"]) == {"a"}
-    assert cluster.registry.expire(cluster.now + LEASE_S / 2) == []  # no lease of it is left
+    cluster.now += LEASE_S / 2
+    assert cluster.expires() == []  # no lease of it is left
     cluster.joins("last", cpus=1, predecessors=["killed"])
-    assert cluster.registry.workers == ["next", "last"]
+    assert cluster.core.workers == ["next", "last"]
 
 
 @pytest.mark.parametrize(
@@ -965,7 +779,7 @@ def test_who_waits_for_a_killed_worker_is_placed_on_the_next_and_not_refused(
     cluster.joins("other", cpus=1)
     cluster.joins("killed", cpus=4, gpus=1, machine="m")
     if not was_placed:
-        cluster.registry.lose_route("killed", cluster.now)
+        cluster.loses_route("killed")
     ticket = cluster.asks("client", "a", **wishes)
     cluster.to_spawn.clear()  # it was not born
 
@@ -974,20 +788,20 @@ def test_who_waits_for_a_killed_worker_is_placed_on_the_next_and_not_refused(
     assert cluster.spawns() == ["a"]
     assert set(cluster.living["next"]) == {"a"}
     assert [placed.ticket for _, placed in cluster.told(control.Placed)] == [ticket]
-    assert not cluster.registry._workers.ledger.away
+    assert not cluster.state.workers.ledger.away
 
 
 def test_the_next_of_a_killed_worker_takes_no_other_place_of_its_machine(cluster: Cluster) -> None:
     for name in ("rebooting", "killed"):
         cluster.joins(name, cpus=2, machine="m")
-    cluster.registry.remove_worker("rebooting", "lost", may_return=True)
+    cluster.loses("rebooting", may_return=True)
     cluster.joins("next", cpus=2, machine="m", predecessors=["killed"])
-    assert cluster.registry._workers.ledger.away == {"rebooting"}
+    assert cluster.state.workers.ledger.away == {"rebooting"}
 
 
 def test_a_lost_worker_is_not_expected_when_its_place_is_taken(cluster: Cluster) -> None:
     cluster.joins("killed", cpus=2)
-    cluster.registry.remove_worker("killed", "lost", may_return=True)
+    cluster.loses("killed", may_return=True)
     cluster.joins("next", cpus=1, predecessors=["killed"])
     cluster.asks("client", "a", cpus=2)
     assert cluster.told(control.NotPlaced)
@@ -1000,7 +814,7 @@ def test_of_a_worker_that_cannot_be_reached_nothing_is_free_and_it_is_told_for_h
     cluster.has("client", "a")
     assert [(w.away_s, w.free_cpus) for w in workers_in_status(cluster)] == [(0, 1)]
     cluster.now += 1
-    cluster.registry.lose_route("worker", cluster.now)
+    cluster.loses_route("worker")
     cluster.now += 5
     (away,) = workers_in_status(cluster)
     assert (away.away_s, away.free_cpus, away.free_others) == (6, 0, {"license": 0})
@@ -1017,13 +831,13 @@ def test_a_status_is_answered_at_the_moment_when_several_workers_are_lost(cluste
     cluster.says("two", control.Beat())  # so it is lost after the one with the actor
     for worker in ("one", "two"):
         cluster.cut_off.add(worker)
-        cluster.registry.lose_route(worker, cluster.now)
+        cluster.loses_route(worker)
     cluster.now += LEASE_S
     for who in ("client", "inside"):
-        cluster.registry.renew(who, cluster.now)
+        cluster.core.renew(who, cluster.now)
     cluster.says("client", control.AskStatus(ticket=1))
     cluster.says("client", control.Unanswered(calls={}))  # only the one inside has yet to answer
-    assert len(cluster.registry.expire(cluster.now)) == 2
+    assert len(cluster.expires()) == 2
     assert [status.ticket for _, status in cluster.told(control.Status)] == [1]
 
 
@@ -1055,7 +869,7 @@ def test_who_found_nobody_where_an_actor_was_is_answered_when_its_machine_is_bac
 
     cluster.cut_off.add("worker")
     cluster.says("client", look[0])
-    cluster.registry.remove_worker("worker", "lost", may_return=True)
+    cluster.loses("worker", may_return=True)
     ((_, lost),) = cluster.told(control.Located)
     assert lost.location is None
     assert lost.obituary is not None
@@ -1065,13 +879,10 @@ def test_who_found_nobody_where_an_actor_was_is_answered_when_its_machine_is_bac
 def test_who_needs_a_machine_that_was_lost_for_good_is_refused(cluster: Cluster) -> None:
     cluster.joins("head", cpus=0)
     cluster.joins("far", cpus=2)
-    cluster.registry.remove_worker("far", "lost", may_return=True)
+    cluster.loses("far", may_return=True)
     cluster.asks("client", "a")
     assert cluster.told(control.NotPlaced) == []
-    for who in ("head", "client"):
-        cluster.registry.renew(who, EXPECTED_S)
-    cluster.now = EXPECTED_S
-    cluster.registry.expire(cluster.now)
+    cluster.passes(EXPECTED_S)
     ((_, refusal),) = cluster.told(control.NotPlaced)
     assert refusal.error == "NoResources"
     cluster.asks("client", "b")
@@ -1080,7 +891,7 @@ def test_who_needs_a_machine_that_was_lost_for_good_is_refused(cluster: Cluster)
 
 def test_a_new_master_refuses_nothing_before_its_workers_may_be_back(cluster: Cluster) -> None:
     cluster.starts_master()
-    cluster.registry._state.learns_until = LEASE_S
+    cluster.learns()
     cluster.hello("client")
     cluster.joins("head", cpus=0)
     cluster.asks("client", "a", cpus=1)
@@ -1088,10 +899,7 @@ def test_a_new_master_refuses_nothing_before_its_workers_may_be_back(cluster: Cl
     assert cluster.told(control.NotPlaced) == []
     cluster.joins("far", cpus=2)
     assert cluster.spawns() == ["a"]
-    cluster.now = LEASE_S
-    for who in ("head", "far", "client"):
-        cluster.registry.renew(who, cluster.now)
-    cluster.registry.expire(cluster.now)
+    cluster.passes(LEASE_S)
     ((_, refusal),) = cluster.told(control.NotPlaced)
     assert refusal.error == "NoResources"
 
@@ -1104,15 +912,13 @@ def test_an_end_of_which_the_word_was_lost_is_told_when_the_worker_is_back(
     cluster.has("client", "a")
     cluster.cut_off.add("worker")
     if away == "cut off":
-        cluster.registry.end_session("client")
+        cluster.loses_client("client")
     else:
         cluster.starts_master()
     cluster.told(control.End)
     cluster.joins("worker")
     if away == "new master":  # its owner does not come back
-        cluster.now += LEASE_S
-        cluster.registry.renew("worker", cluster.now)
-        cluster.registry.expire(cluster.now)
+        cluster.passes(LEASE_S)
     assert [who for who, end in cluster.told(control.End) if end.actor == "a"] == ["worker"]
 
 
@@ -1138,7 +944,7 @@ def test_an_end_that_a_new_master_hears_before_the_worker_is_back_is_not_forgott
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.starts_master()
-    cluster.registry._state.learns_until = LEASE_S
+    cluster.learns()
     cluster.hello("client")
     cluster.says("client", control.End(actor="a", grace_s=1))
     assert cluster.told(control.Died) == []
@@ -1151,7 +957,7 @@ def test_an_end_that_a_new_master_hears_before_the_worker_is_back_is_not_forgott
 def test_a_worker_that_joins_while_the_cluster_is_being_stopped_is_told_to_leave(
     cluster: Cluster,
 ) -> None:
-    cluster.registry.close()
+    cluster.do(cluster.core.close())
     cluster.joins("late")
     assert [who for who, _ in cluster.told(control.Leave)] == ["late"]
 
@@ -1185,7 +991,7 @@ def test_who_asked_for_an_actor_that_is_closed_before_it_has_room_is_told_so(
             cluster.has("client", "large", cpus=2)
             ticket = cluster.asks("client", "a")
         case "its name":
-            cluster.registry._state.learns_until = LEASE_S
+            cluster.learns()
             ticket = cluster.asks("client", "a", name="store", named=True)
         case _:
             cluster.has("client", "a", max_restarts=1)
@@ -1243,7 +1049,7 @@ def test_a_birth_that_the_master_before_asked_for_is_adopted_and_not_made_twice(
     assert ("two", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.said
     ((_, placed),) = cluster.told(control.Placed)
     assert placed.ticket == ticket
-    assert cluster.registry._actors.records["a"].worker == "one"
+    assert cluster.state.actors.records["a"].worker == "one"
 
 
 # --- names and a new master -----------------------------------------------------------------------
@@ -1253,7 +1059,7 @@ def test_a_new_master_gives_no_name_away_before_its_holder_may_be_back(cluster: 
     cluster.joins("worker")
     cluster.has("client", "a", name="store", named=True)
     cluster.starts_master()
-    cluster.registry._state.learns_until = LEASE_S
+    cluster.learns()
     cluster.hello("client")
     cluster.hello("other")
     cluster.joins("head")
@@ -1275,16 +1081,13 @@ def test_a_new_master_gives_no_name_away_before_its_holder_may_be_back(cluster: 
 def test_a_client_that_has_said_goodbye_is_given_no_actor_for_which_it_was_waiting(
     cluster: Cluster,
 ) -> None:
-    cluster.registry._state.learns_until = LEASE_S
+    cluster.learns()
     cluster.joins("worker", cpus=4)
     cluster.has("client", "keeps it from going")
     cluster.asks("client", "a", name="store", named=True)
     cluster.says("client", control.Goodbye())
-    assert "client" in cluster.registry._sessions
-    cluster.now = LEASE_S
-    for who in ("worker", "client"):
-        cluster.registry.renew(who, cluster.now)
-    cluster.registry.expire(cluster.now)
+    assert "client" in cluster.state.sessions
+    cluster.passes(LEASE_S)
     assert cluster.spawns() == []
 
 
@@ -1295,7 +1098,7 @@ def test_what_was_asked_of_a_new_master_is_looked_at_when_there_is_news_of_it_an
 
     def steps_of_a_return(asked: int) -> int:
         cluster.starts_master()
-        cluster.registry._state.learns_until = LEASE_S
+        cluster.learns()
         cluster.hello("client")
         for n in range(asked):
             cluster.says("client", control.Locate(ticket=n, actor=f"elsewhere-{n}"))
@@ -1308,7 +1111,7 @@ def test_what_was_asked_of_a_new_master_is_looked_at_when_there_is_news_of_it_an
 
 
 def test_an_automatic_name_is_no_news_of_an_actor_that_was_named_so(cluster: Cluster) -> None:
-    cluster.registry._state.learns_until = LEASE_S
+    cluster.learns()
     cluster.hello("other")
     cluster.joins("head")
     cluster.says("other", control.Locate(ticket=1, name="store"))
@@ -1326,16 +1129,13 @@ def test_an_automatic_name_is_no_news_of_an_actor_that_was_named_so(cluster: Clu
 
 
 def test_a_name_whose_holder_does_not_come_back_is_given_away(cluster: Cluster) -> None:
-    cluster.registry._state.learns_until = LEASE_S
+    cluster.learns()
     cluster.joins("worker")
     cluster.asks("client", "taken back", name="store", named=True)
     cluster.asks("client", "b", name="store", named=True)
     cluster.says("client", control.End(actor="taken back", grace_s=0))
     assert cluster.spawns() == []
-    cluster.now = LEASE_S
-    for who in ("worker", "client"):
-        cluster.registry.renew(who, cluster.now)
-    cluster.registry.expire(cluster.now)
+    cluster.passes(LEASE_S)
     assert cluster.spawns() == ["b"]
 
 
@@ -1396,7 +1196,7 @@ def test_who_waits_for_a_next_life_that_does_not_come_is_told_how_the_last_one_e
         case "maker goes":
             cluster.says("client", control.Goodbye())
         case "maker is lost":
-            cluster.registry.end_session("client")
+            cluster.loses_client("client")
     ((_, located),) = cluster.told(control.Located)
     assert located.location is None
     assert located.obituary is not None
@@ -1422,14 +1222,13 @@ def test_lives_are_counted_within_ten_minutes(cluster: Cluster) -> None:
         told = [died.obituary.restarting for _, died in cluster.told(control.Died)]
         assert told == [life != 4]
         if life == 1:
-            cluster.now += RESTARTS_WITHIN_S
-            cluster.registry.renew("client", cluster.now)
+            cluster.passes(RESTARTS_WITHIN_S)
 
 
 def test_a_detached_actor_begins_its_next_life_where_it_died(cluster: Cluster) -> None:
     cluster.joins("worker", gpus=2)
     cluster.has("client", "a", max_restarts=1, owner="", gpus=2, cpus=2)
-    cluster.registry.end_session("client")
+    cluster.loses_client("client")
     cluster.hello("finder")
     cluster.says("finder", control.Locate(ticket=1, actor="a"))
     cluster.told(control.Located)
@@ -1439,7 +1238,7 @@ def test_a_detached_actor_begins_its_next_life_where_it_died(cluster: Cluster) -
     assert [died.obituary.restarting for _, died in cluster.told(control.Died)] == [True]
     ((worker, spawn),) = cluster.to_spawn
     assert (worker, spawn.again, spawn.request.life, spawn.gpu_ids) == ("worker", True, 1, [0, 1])
-    assert cluster.registry._workers.ledger.free("worker").cpus == 0
+    assert cluster.state.workers.ledger.free("worker").cpus == 0
     cluster.says("finder", control.Locate(ticket=2, actor="a"))
     cluster.spawns()
     ((_, located),) = cluster.told(control.Located)
@@ -1447,7 +1246,7 @@ def test_a_detached_actor_begins_its_next_life_where_it_died(cluster: Cluster) -
 
     cluster.buries("a")
     assert [died.obituary.restarting for _, died in cluster.told(control.Died)] == [False]
-    assert cluster.registry._workers.ledger.free("worker").cpus == 2
+    assert cluster.state.workers.ledger.free("worker").cpus == 2
 
 
 @pytest.mark.parametrize("maker", ["there", "gone"])
@@ -1459,9 +1258,9 @@ def test_a_detached_actor_is_lost_with_its_machine_unless_its_maker_is_there(
     cluster.has("client", "a", max_restarts=1, owner="")
     cluster.says("finder", control.Locate(ticket=1, actor="a"))
     if maker == "gone":
-        cluster.registry.end_session("client")
+        cluster.loses_client("client")
     cluster.told(control.Died)
-    cluster.registry.remove_worker("worker", "silent")
+    cluster.loses("worker")
     told = cluster.told(control.Died)
     assert {died.obituary.restarting for _, died in told} == {maker == "there"}
     assert {died.obituary.lost for _, died in told} == {True}
@@ -1475,7 +1274,7 @@ def test_an_actor_that_died_while_there_was_no_master_has_its_next_life(
     cluster.has("client", "a", max_restarts=1, owner=owner)
     lived = cluster.living["worker"].pop("a")
     cluster.starts_master()
-    cluster.registry._state.learns_until = LEASE_S
+    cluster.learns()
     cluster.hello("finder")
     cluster.says("finder", control.Locate(ticket=1, actor="a"))
     cluster.joins("worker")
@@ -1515,9 +1314,9 @@ def test_an_actors_next_life_takes_the_room_of_one_whose_end_was_not_told(
     cluster.joins("worker", cpus=2)
     cluster.has("client", "a", cpus=2)
     cluster.has("client", "a", cpus=2, life=1)
-    assert cluster.registry._workers.ledger.free("worker").cpus == 0
+    assert cluster.state.workers.ledger.free("worker").cpus == 0
     cluster.buries("a")
-    assert cluster.registry._workers.ledger.free("worker").cpus == 2
+    assert cluster.state.workers.ledger.free("worker").cpus == 2
 
 
 def test_an_earlier_life_whose_end_was_not_told_is_ended_when_the_next_is_asked_for(
@@ -1529,7 +1328,7 @@ def test_an_earlier_life_whose_end_was_not_told_is_ended_when_the_next_is_asked_
     cluster.asks("client", "a", life=1)
     assert cluster.told(control.End) == [("one", control.End(actor="a", grace_s=0.0, kill=True))]
     assert cluster.spawns() == ["a"]
-    assert cluster.registry._actors.records["a"].worker == "two"
+    assert cluster.state.actors.records["a"].worker == "two"
 
 
 @pytest.mark.parametrize("how", ["asked for", "brought along"])
@@ -1555,7 +1354,7 @@ def test_an_earlier_life_whose_end_was_not_told_has_ended_to_begin_again(
     ((_, located),) = cluster.told(control.Located)
     assert located.location is not None
     assert located.location.life == 1
-    assert not list(cluster.registry._state.restarts.due_by("client"))
+    assert not list(cluster.state.restarts.due_by("client"))
 
 
 def test_the_place_of_a_life_that_is_over_is_not_asked_for_again(cluster: Cluster) -> None:
@@ -1583,7 +1382,7 @@ def test_a_life_that_is_over_is_not_placed_again(cluster: Cluster, later: str) -
     if later == "waits":
         cluster.joins("worker")
         cluster.spawns()
-    assert cluster.registry._actors.records["a"].request.life == 2
+    assert cluster.state.actors.records["a"].request.life == 2
     assert cluster.told(control.End) == []
 
 
@@ -1603,8 +1402,8 @@ def test_modules_are_told_once_and_not_after_the_last_who_uses_them_has_gone(
     assert told() == []
     cluster.joins("w2")
     assert told() == [("w2", ["numpy", "torch"])]
-    cluster.registry.end_session("c1")
-    cluster.registry.end_session("c2")
+    cluster.loses_client("c1")
+    cluster.loses_client("c2")
     cluster.joins("w3")
     assert told() == []
 
@@ -1622,30 +1421,30 @@ def test_nothing_is_left_of_those_who_came_and_went(cluster: Cluster) -> None:
     cluster.buries("actor-3")
     cluster.says("client-0", control.ReadLog(ticket=1, actor="unknown"))
     for n in range(3):
-        cluster.registry.end_session(f"client-{n}")
-        cluster.registry.remove_worker(f"worker-{n}", "lost")
-    cluster.registry.end_session("client")
-    registry = cluster.registry
+        cluster.loses_client(f"client-{n}")
+        cluster.loses(f"worker-{n}")
+    cluster.loses_client("client")
+    state = cluster.state
     for index in (
-        registry._actors.by_owner,
-        registry._actors.by_worker,
-        registry._actors.by_watcher,
-        registry._sessions.inside,
+        state.actors.by_owner,
+        state.actors.by_worker,
+        state.actors.by_watcher,
+        state.sessions.inside,
+        state.sessions.using,
     ):
         assert held_by(index) == {}
-    assert held_by(registry._sessions.using) == {}
-    assert (len(registry._state.waiting), registry._state.waiting._queues) == (0, {})
-    assert (registry._actors.records, registry._actors.names, list(registry._sessions)) == (
-        {},
-        {},
-        [],
-    )
-    ledger = registry._workers.ledger
-    assert (ledger._buckets, ledger._sizes, ledger.kept) == ({}, {}, [])
-    assert (registry._lookups._questions, registry._state.restarts._due) == ({}, {})
-    assert registry._state.restarts._begun == {}
-    assert registry._log_queries._asks == {}
-    assert held_by(registry._log_queries._unanswered) == {}
+    assert not state.actors.records
+    assert not state.actors.names
+    assert not list(state.sessions)
+    assert not list(state.waiting)
+    assert not state.waiting.firsts()
+    assert not state.workers.ledger.pythons
+    assert not state.workers.ledger.kept
+    assert not state.workers.ledger.cpus
+    assert not state.questions.held
+    assert not state.restarts.due
+    assert not state.restarts.begun
+    assert not state.log_queries.asks
 
 
 # --- a worker and a client that lie ---------------------------------------------------------------
@@ -1742,16 +1541,14 @@ def test_nobody_is_admitted_as_an_actor_that_is_not_born(cluster: Cluster) -> No
     cluster.joins("liar")
     cluster.asks("client", "a")
     cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
-    assert cluster.registry._admission.role_of(b"l" * 40) is None
+    assert cluster.admission.role_of(b"l" * 40) is None
 
 
 def test_a_client_whose_key_was_revoked_is_given_no_actor(cluster: Cluster) -> None:
-    cluster.registry._state.learns_until = LEASE_S
+    cluster.learns()
     cluster.asks("client", "held", name="store", named=True)
-    cluster.registry.list_keys([], [])
-    cluster.now = LEASE_S
-    cluster.registry.renew("client", cluster.now)
-    cluster.registry.expire(cluster.now)
+    cluster.do(cluster.core.list_keys([], []))
+    cluster.passes(LEASE_S)
     cluster.asks("client", "a")
     cluster.joins("worker")
     assert {refusal.error for _, refusal in cluster.told(control.NotPlaced)} == {"NotAllowed"}
@@ -1767,13 +1564,13 @@ def test_who_let_a_delegate_in_is_told_when_its_client_is_taken_off_the_list(
     cluster.says("worker", control.Delegate(actor="a", key=b"d" * 40))
     cluster.says("other", control.MayCall(key=b"d" * 40))
     assert cluster.told(control.Caller)[-1][1].admitted
-    cluster.registry.list_keys([], [])
+    cluster.do(cluster.core.list_keys([], []))
     taken_back = control.Caller(key=b"d" * 40, admitted=False)
     assert cluster.told(control.Caller) == [("other", taken_back)]
 
 
 def test_nothing_is_kept_of_workers_that_asked_about_keys_and_went(cluster: Cluster) -> None:
-    cluster.registry._state.learns_until = LEASE_S
+    cluster.learns()
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.says("worker", control.Delegate(actor="a", key=b"d" * 40))
@@ -1781,19 +1578,19 @@ def test_nothing_is_kept_of_workers_that_asked_about_keys_and_went(cluster: Clus
         cluster.joins(f"guest-{n}", cpus=0)
         cluster.says(f"guest-{n}", control.MayCall(key=b"d" * 40))
         cluster.says(f"guest-{n}", control.MayCall(key=b"unknown".ljust(40)))
-        cluster.registry.remove_worker(f"guest-{n}", "stopped")
-    assert held_by(cluster.registry._admission._told) == {}
-    assert held_by(cluster.registry._delegates._askers) == {}
+        cluster.loses(f"guest-{n}")
+    assert held_by(cluster.admission.told) == {}
+    assert held_by(cluster.state.delegates.askers) == {}
 
 
 def test_no_delegate_comes_back_after_its_clients_key_was_revoked(cluster: Cluster) -> None:
     cluster.joins("liar")
     cluster.has("client", "a")
     cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
-    assert cluster.registry._admission.role_of(b"l" * 40) == "client"
-    cluster.registry.list_keys([], [])
+    assert cluster.admission.role_of(b"l" * 40) == "client"
+    cluster.do(cluster.core.list_keys([], []))
     cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
-    assert cluster.registry._admission.role_of(b"l" * 40) is None
+    assert cluster.admission.role_of(b"l" * 40) is None
 
 
 def test_a_cancellation_is_passed_on_to_the_worker_of_the_actor_and_no_other(
@@ -1802,7 +1599,7 @@ def test_a_cancellation_is_passed_on_to_the_worker_of_the_actor_and_no_other(
     cluster.joins("other")
     cluster.joins("worker")
     cluster.has("client", "actor", cpus=2)
-    home = cluster.registry._actors.records["actor"].worker
+    home = cluster.state.actors.records["actor"].worker
     cluster.told(object)
     cancel = control.Cancel(actor="actor", route=b"route", call=1, answer=2)
     cluster.says("client", cancel)

@@ -1,6 +1,6 @@
 """Who waits for room is tried in the order of asking, and is removed once served."""
 
-from remotely.master.waiting import Waiter, WaitingList
+from remotely.master.waiting import WaitingList
 from remotely.protocol import control
 
 
@@ -12,18 +12,14 @@ def place(actor: str) -> control.Place:
 
 
 def test_who_asks_anew_while_served_waits_on() -> None:
-    """The master may be told, in the middle of a turn, that a placed actor needs a new place."""
+    """An answer in the middle of a turn may cause that."""
     waiting = WaitingList()
-    waiting.add("s", place("a"), deadline=1.0)
+    waiting.add("s", place("a"), since=0.0, deadline=1.0)
 
-    def asks_anew(waiter: Waiter) -> bool:
-        if waiter.deadline == 2.0:
-            return False
-        waiting.remove("a")
-        waiting.add("s", place("a"), deadline=2.0)
-        return True
-
-    waiting.serve(lambda *_: True, asks_anew)
+    for waiter in waiting.turns(lambda *_: True):
+        if waiter.deadline != 2.0:
+            waiting.remove("a")
+            waiting.add("s", place("a"), since=0.0, deadline=2.0)
 
     left = waiting.get("a")
     assert left is not None

@@ -1,44 +1,174 @@
-"""Which worker an actor goes to.
+"""The ledger of what is free on each worker, and the choice of the worker for an actor.
 
 The rule: of the workers with the actor's Python that have room, the one with the most free CPUs;
 among equals, the first by id.  So actors spread, and the same events give the same placement.  An
 actor that asks for a part of a GPU gets it of the device that has least left and enough, so that
 whole ones stay free.
 
-    Placement    here, with these GPUs; it is taken off what is free
-    Wait         some worker is big enough, but not free enough now, or away
-    Never        no worker is big enough, or none has this Python; the reason is a sentence
-
-Workers with the same Python and as many free GPUs stand on one bucket, those with most free CPUs in
+Workers with the same Python and as many free GPUs stand in one bucket, those with most free CPUs in
 front.  A placement looks at each bucket with enough GPUs from its front, and passes by workers that
 have too little memory, or too few of the user's resources: mostly one look a bucket, whatever the
 number of workers and actors.  A structure that is sorted by memory too was refused: it would serve
-clusters that run out of memory before CPUs, where passing a thousand workers takes 0.1 ms.
+clusters that run out of memory before CPUs, where passing a thousand workers takes 0.1 ms.  Of
+memory, GPUs and the user's resources the free amounts alone are kept sorted, each by itself: enough
+to say what the most is that a machine has free.
 
 A request that names machines (`among`) looks at those alone, one by one.
+
+All but bytes is counted in thousandths.  What is held may be more than there is, where a new master
+learns of it; then what is free is below zero.
 """
 
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Set
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from remotely.master.room import Room, enough_gpus
 from remotely.protocol.resources import Resources, counted, format_bytes, in_thousandths, listed
+
+WHOLE = 1000  # a GPU, in thousandths
+
+
+@dataclass
+class Room:
+    """One worker: what it has in all, and what is free of that."""
+
+    total: Resources
+    python: str
+    milli_cpus: int
+    memory: int
+    gpu_ids: set[int]  # wholly free
+    # Of the others, unless it is zero: how much is, in thousandths; below zero if too much is held.
+    shared: dict[int, int] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)  # in thousandths
+
+    @classmethod
+    def all_free(cls, total: Resources, python: str) -> "Room":
+        return cls(
+            total,
+            python,
+            in_thousandths(total.cpus),
+            total.memory,
+            set(range(int(total.gpus))),
+            others={name: in_thousandths(amount) for name, amount in total.others},
+        )
+
+    @property
+    def free(self) -> Resources:
+        others = {name: count for name, count in self.others.items() if count}
+        return Resources(
+            self.milli_cpus / 1000,
+            self.milli_gpus / 1000,
+            self.memory,
+            tuple((name, count / 1000) for name, count in sorted(others.items())),
+        )
+
+    @property
+    def milli_gpus(self) -> int:
+        return WHOLE * len(self.gpu_ids) + sum(self.shared.values())
+
+    def amounts(self) -> list[tuple[str, int]]:
+        """Return what is free of each but CPUs."""
+        found = [("memory", self.memory)]
+        if self.total.gpus:
+            found.append(("gpus", self.milli_gpus))
+        found += [(f"other {name}", count) for name, count in self.others.items()]
+        return found
+
+    @property
+    def share(self) -> int:
+        """The most that is free of a GPU that is in use."""
+        return max(0, *self.shared.values()) if self.shared else 0
+
+    def has_gpus(self, milli_gpus: int) -> bool:
+        """Tell whether so many thousandths of GPUs can be had, all of whole ones or of one."""
+        return enough_gpus(milli_gpus, len(self.gpu_ids), self.share)
+
+    def has_others(self, asked: Resources) -> bool:
+        return all(
+            self.others.get(name, 0) >= in_thousandths(amount) for name, amount in asked.others
+        )
+
+    def choose_gpus(self, milli_gpus: int) -> tuple[int, ...]:
+        """Return which to give to an actor for which there is room."""
+        if milli_gpus >= WHOLE:
+            return tuple(sorted(self.gpu_ids)[: milli_gpus // WHOLE])
+        fitting = [(left, gpu) for gpu, left in self.shared.items() if left >= milli_gpus]
+        return (min(fitting)[1] if fitting else min(self.gpu_ids),)
+
+    def soonest_gpus(self, milli_gpus: int) -> tuple[int, ...]:
+        """Return which to keep for an actor for which there is no room yet: those most free."""
+        left = dict.fromkeys(self.gpu_ids, WHOLE) | self.shared
+        ids = sorted(range(int(self.total.gpus)), key=lambda gpu: (-left.get(gpu, 0), gpu))
+        return tuple(ids[: max(1, milli_gpus // WHOLE)])
+
+    @property
+    def lacks(self) -> tuple[int, ...]:
+        """How much more of each is held than there is."""
+        return (
+            max(0, -self.milli_cpus),
+            max(0, -self.memory),
+            sum(max(0, -left) for left in self.shared.values()),
+            sum(max(0, -left) for left in self.others.values()),
+        )
+
+    def take(self, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
+        self.milli_cpus -= in_thousandths(asked.cpus)
+        self.memory -= asked.memory
+        for gpu in gpu_ids:
+            left = WHOLE if gpu in self.gpu_ids else self.shared.get(gpu, 0)
+            self._set_gpu(gpu, left - min(WHOLE, in_thousandths(asked.gpus)))
+        for name, amount in asked.others:
+            self.others[name] = self.others.get(name, 0) - in_thousandths(amount)
+
+    def give_back(self, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
+        self.milli_cpus += in_thousandths(asked.cpus)
+        self.memory += asked.memory
+        for gpu in gpu_ids:
+            self._set_gpu(gpu, self.shared.get(gpu, 0) + min(WHOLE, in_thousandths(asked.gpus)))
+        for name, amount in asked.others:
+            self.others[name] = self.others.get(name, 0) + in_thousandths(amount)
+
+    def _set_gpu(self, gpu: int, left: int) -> None:
+        self.gpu_ids.discard(gpu)
+        self.shared.pop(gpu, None)
+        if left == WHOLE:
+            self.gpu_ids.add(gpu)
+        elif left:
+            self.shared[gpu] = left
+
+    def copies(self, asked: Resources, at_most: int) -> int:
+        """Return how many actors that each ask for this there is room for."""
+        milli_gpus = in_thousandths(asked.gpus)
+        pairs = [
+            (self.milli_cpus, in_thousandths(asked.cpus)),
+            (self.memory, asked.memory),
+            *((self.others.get(n, 0), in_thousandths(amount)) for n, amount in asked.others),
+        ]
+        if milli_gpus >= WHOLE:
+            pairs.append((len(self.gpu_ids), milli_gpus // WHOLE))
+        found = min([at_most, *(free // each for free, each in pairs if each)])
+        if 0 < milli_gpus < WHOLE:
+            a_gpu = WHOLE // milli_gpus
+            parts = sum(max(0, left) // milli_gpus for left in self.shared.values())
+            found = min(found, a_gpu * len(self.gpu_ids) + parts)
+        return max(0, found)
+
+
+def enough_gpus(milli_gpus: int, whole: int, share: int) -> bool:
+    """Tell whether so much can be had of GPUs; `share` is the most that is free of one in use."""
+    if milli_gpus < WHOLE:
+        return whole > 0 or share >= milli_gpus
+    return WHOLE * whole >= milli_gpus
 
 
 class Placement(NamedTuple):
+    """Where an actor goes, and which GPUs it has there.  It is taken off what is free."""
+
     worker: str
     gpu_ids: tuple[int, ...]
-
-
-class Wait(NamedTuple):
-    """There is no room now, but there may be."""
-
-
-class Never(NamedTuple):
-    reason: str
 
 
 class _Sizes:
@@ -79,6 +209,8 @@ class Ledger:
         # By Python, number of free GPUs and the most that is free of another: less free thousandths
         # of CPUs, and worker; sorted.
         self._buckets: dict[tuple[str, int, int], list[tuple[int, str]]] = {}
+        # Of the same workers, all that is free of each but CPUs; sorted.
+        self._amounts: dict[str, list[int]] = defaultdict(list)
         self._sizes: dict[str, _Sizes] = {}  # by Python
         self._milli_cpus = 0  # of all workers together
         self._kept: list[tuple[Placement, Resources]] = []  # taken, by `keep`
@@ -133,16 +265,18 @@ class Ledger:
         worker, if not on the same."""
         if not self._buckets:  # all are away
             return Resources()
-        milli_cpus = max(-bucket[0][0] for bucket in self._buckets.values())
-        there = []
-        if asked.gpus or asked.memory or asked.others:  # which is rare: this looks at all
-            there = [room for name, room in self._workers.items() if name not in self.away]
         return Resources(
-            milli_cpus / 1000,
-            max(room.milli_gpus for room in there) / 1000 if asked.gpus else 0,
-            max(room.memory for room in there) if asked.memory else 0,
-            tuple((n, max(r.others.get(n, 0) for r in there) / 1000) for n, _ in asked.others),
+            max(-bucket[0][0] for bucket in self._buckets.values()) / 1000,
+            self._most("gpus") / 1000 if asked.gpus else 0,
+            self._most("memory") if asked.memory else 0,
+            tuple((name, self._most(f"other {name}") / 1000) for name, _ in asked.others),
         )
+
+    def _most(self, of: str) -> int:
+        """Return the most that is free; of what only some workers have, the others have none."""
+        amounts = self._amounts.get(of)
+        has_all = amounts and len(amounts) == len(self._workers) - len(self.away)
+        return (amounts[-1] if has_all else max(0, amounts[-1])) if amounts else 0
 
     def has_room(self, worker: str, asked: Resources, python: str) -> bool:
         """Tell whether `asked` could be placed on this worker now."""
@@ -182,16 +316,15 @@ class Ledger:
 
     def place(
         self, asked: Resources, python: str, among: Collection[str] | None = None
-    ) -> Placement | Wait | Never:
-        """Choose a worker with this Python ("3.11") and take `asked` off it."""
+    ) -> Placement | None:
+        """Choose a worker with this Python ("3.11") that has room, and take `asked` off it."""
         worker = self._choose(asked, python) if among is None else self._best(asked, python, among)
-        if worker is not None:
-            found = self._workers[worker]
-            gpu_ids = found.choose_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
-            self.reserve(worker, asked, gpu_ids)
-            return Placement(worker, gpu_ids)
-        why = self.why_never(asked, python, among)
-        return Wait() if why is None else Never(why)
+        if worker is None:
+            return None
+        found = self._workers[worker]
+        gpu_ids = found.choose_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
+        self.reserve(worker, asked, gpu_ids)
+        return Placement(worker, gpu_ids)
 
     def why_never(
         self, asked: Resources, python: str, among: Collection[str] | None = None
@@ -326,6 +459,8 @@ class Ledger:
             return
         place = worker.python, len(worker.gpu_ids), worker.share
         insort(self._buckets.setdefault(place, []), (-worker.milli_cpus, name))
+        for of, amount in worker.amounts():
+            insort(self._amounts[of], amount)
 
     def _take_from_bucket(self, name: str, worker: Room) -> None:
         """Take a worker from its bucket, before what is free of it changes."""
@@ -336,6 +471,11 @@ class Ledger:
         del bucket[bisect_left(bucket, (-worker.milli_cpus, name))]
         if not bucket:
             del self._buckets[place]
+        for of, amount in worker.amounts():
+            amounts = self._amounts[of]
+            del amounts[bisect_left(amounts, amount)]
+            if not amounts:
+                del self._amounts[of]
 
     def _why_never(self, asked: Resources, python: str, alike: list[Resources]) -> str:
         if not self._workers:
