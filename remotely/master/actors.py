@@ -10,7 +10,7 @@
     ENDING        it was asked to end, and lives as yet
     RESTARTING    it is between two lives: its maker is told to ask for the next
 
-`TABLE` below says what follows from each event in each of these.  A pair that is not in it cannot
+`RULES` below says what follows from each event in each of these.  A pair that is not in it cannot
 happen: `happen` is not called for it.  The order of steps counts: a room that is free is offered to
 others last, when all have been told of the end that freed it.  Steps may cause further events.  An
 end makes room for a request that waits; a place takes a name from another request; a refusal is the
@@ -84,7 +84,7 @@ class Event(Enum):
     MAKER_RESTARTS = "its life has ended, and its maker starts another"  # Obituary
     WORKER_RESTARTS = "its life has ended, and its worker starts another"  # Obituary
     REPLACED = "a later life is asked for, or brought by a worker"  # Obituary
-    MOVED = "another worker has this very life; BROUGHT follows"
+    MOVED = "another worker that registers has this very life"  # ActorRecord, there
     UNREACHABLE = "its worker cannot be reached, or is lost"  # Obituary, if it was to end
     PRESENT = "its worker is back, and has it"
     ABSENT = "its worker is back, and never heard of it"
@@ -279,6 +279,14 @@ def free_place(state: State, record: ActorRecord, said: object) -> None:
         state.actors.free_name(request)
 
 
+def move(state: State, record: ActorRecord, said: object) -> None:
+    """Its place is the other one."""
+    assert isinstance(said, ActorRecord)
+    said.asker, said.ends_within_s = record.asker, record.ends_within_s
+    free_place(state, record, said)
+    take_place(state, said, said)
+
+
 def ask_again(state: State, record: ActorRecord, said: object) -> None:
     """It is asked for again, by itself: others of its group may live.  Nobody was told of it."""
     if record.asker and record.asker.session in state.sessions:
@@ -373,15 +381,17 @@ Step = Callable[[State, ActorRecord, object], None]
 
 
 class Rule(NamedTuple):
-    """Where an actor stands after an event, if no step causes another; and what is done first."""
+    """What follows from an event: where an actor stands then, if no step causes another, by where
+    it stood; and what is done, in this order."""
 
-    next: Phase
+    event: Event
+    moves: dict[Phase, Phase]
     steps: tuple[Step, ...] = ()
 
 
-_P, _E = Phase, Event
+ENDED, WAITING, STARTING, RESUMING, ALIVE, CANCELLED, ENDING, RESTARTING = Phase
+_HAS_PLACE = (STARTING, RESUMING, ALIVE, CANCELLED, ENDING)
 _PLACED: tuple[Step, ...] = (leave_queue, tell_spawn, take_place, answer_unknown, warn_of_crowd)
-_BROUGHT: tuple[Step, ...] = (take_place, note_owner)
 _BORN: tuple[Step, ...] = (settle, tell_born, answer_questions, give_away, serve_neighbors)
 _LEFT: tuple[Step, ...] = (free_place, remember_end, refuse_asker, tell_watchers)
 _FREED: tuple[Step, ...] = (free_owner, remove_restart_file, serve_waiting)
@@ -389,62 +399,60 @@ _GONE: tuple[Step, ...] = (*_LEFT, end_for_good, *_FREED)
 _BETWEEN: tuple[Step, ...] = (*_LEFT, await_maker, *_FREED)
 
 # The table in docs/design.md is made from this.
-TABLE: dict[tuple[Phase, Event], Rule] = {
-    (_P.ENDED, _E.ASKED): Rule(_P.WAITING, (queue,)),
-    (_P.ENDED, _E.BROUGHT): Rule(_P.RESUMING, _BROUGHT),
-    (_P.WAITING, _E.ASKED): Rule(_P.WAITING, (queue,)),
-    (_P.WAITING, _E.ROOM): Rule(_P.STARTING, _PLACED),
-    (_P.WAITING, _E.REFUSED): Rule(_P.ENDED, (leave_queue, tell_refusal, give_up_next_life)),
-    (_P.WAITING, _E.CLOSED): Rule(_P.ENDED, (withdraw, give_up_next_life)),
-    (_P.WAITING, _E.BROUGHT): Rule(_P.RESUMING, (leave_queue, *_BROUGHT)),
-    (_P.STARTING, _E.ASKED): Rule(_P.STARTING, (note_asker,)),
-    (_P.STARTING, _E.BORN): Rule(_P.ALIVE, _BORN),
-    (_P.STARTING, _E.CLOSED): Rule(_P.CANCELLED, (tell_end,)),
-    (_P.STARTING, _E.DIED): Rule(_P.ENDED, _GONE),
-    (_P.STARTING, _E.REPLACED): Rule(_P.RESTARTING, (tell_kill, *_BETWEEN)),
-    (_P.STARTING, _E.MOVED): Rule(_P.ENDED, (tell_kill, free_place)),
-    (_P.STARTING, _E.UNREACHABLE): Rule(
-        _P.WAITING, (free_place, ask_again, answer_questions, free_owner)
+RULES = (
+    Rule(Event.ASKED, {ENDED: WAITING, WAITING: WAITING, RESTARTING: WAITING}, (queue,)),
+    Rule(
+        Event.ASKED,
+        {STARTING: STARTING, RESUMING: STARTING, CANCELLED: CANCELLED},
+        (note_asker,),
     ),
-    (_P.STARTING, _E.PRESENT): Rule(_P.STARTING),
-    (_P.STARTING, _E.ABSENT): Rule(_P.STARTING, (tell_spawn,)),
-    (_P.RESUMING, _E.ASKED): Rule(_P.STARTING, (note_asker,)),
-    (_P.RESUMING, _E.BORN): Rule(_P.ALIVE, _BORN),
-    (_P.RESUMING, _E.CLOSED): Rule(_P.CANCELLED, (tell_end,)),
-    (_P.RESUMING, _E.DIED): Rule(_P.ENDED, _GONE),
-    (_P.RESUMING, _E.REPLACED): Rule(_P.RESTARTING, (tell_kill, *_BETWEEN)),
-    (_P.RESUMING, _E.MOVED): Rule(_P.ENDED, (tell_kill, free_place)),
-    (_P.RESUMING, _E.UNREACHABLE): Rule(_P.RESUMING),
-    (_P.RESUMING, _E.PRESENT): Rule(_P.RESUMING),
-    (_P.RESUMING, _E.ABSENT): Rule(_P.RESUMING, (tell_spawn,)),
-    (_P.ALIVE, _E.ASKED): Rule(_P.ALIVE, (tell_where,)),
-    (_P.ALIVE, _E.BORN): Rule(_P.ALIVE, _BORN),
-    (_P.ALIVE, _E.CLOSED): Rule(_P.ENDING, (tell_end,)),
-    (_P.ALIVE, _E.DIED): Rule(_P.ENDED, _GONE),
-    (_P.ALIVE, _E.MAKER_RESTARTS): Rule(_P.RESTARTING, _BETWEEN),
-    (_P.ALIVE, _E.WORKER_RESTARTS): Rule(_P.RESUMING, (tell_watchers, start_next_life, tell_spawn)),
-    (_P.ALIVE, _E.REPLACED): Rule(_P.RESTARTING, (tell_kill, *_BETWEEN)),
-    (_P.ALIVE, _E.UNREACHABLE): Rule(_P.ALIVE),
-    (_P.ALIVE, _E.PRESENT): Rule(_P.ALIVE),
-    (_P.CANCELLED, _E.ASKED): Rule(_P.CANCELLED, (note_asker,)),
-    (_P.CANCELLED, _E.BORN): Rule(_P.ENDING, _BORN),
-    (_P.CANCELLED, _E.CLOSED): Rule(_P.CANCELLED, (tell_end,)),
-    (_P.CANCELLED, _E.DIED): Rule(_P.ENDED, _GONE),
-    (_P.CANCELLED, _E.REPLACED): Rule(_P.RESTARTING, (tell_kill, *_BETWEEN)),
-    (_P.CANCELLED, _E.MOVED): Rule(_P.ENDED, (tell_kill, free_place)),
-    (_P.CANCELLED, _E.UNREACHABLE): Rule(_P.ENDED, _GONE),
-    (_P.CANCELLED, _E.PRESENT): Rule(_P.CANCELLED, (tell_end,)),
-    (_P.ENDING, _E.ASKED): Rule(_P.ENDING, (tell_where,)),
-    (_P.ENDING, _E.BORN): Rule(_P.ENDING, _BORN),
-    (_P.ENDING, _E.CLOSED): Rule(_P.ENDING, (tell_end,)),
-    (_P.ENDING, _E.DIED): Rule(_P.ENDED, _GONE),
-    (_P.ENDING, _E.REPLACED): Rule(_P.RESTARTING, (tell_kill, *_BETWEEN)),
-    (_P.ENDING, _E.UNREACHABLE): Rule(_P.ENDING),
-    (_P.ENDING, _E.PRESENT): Rule(_P.ENDING, (tell_end,)),
-    (_P.RESTARTING, _E.ASKED): Rule(_P.WAITING, (queue,)),
-    (_P.RESTARTING, _E.CLOSED): Rule(_P.ENDED, (give_up_next_life,)),
-    (_P.RESTARTING, _E.BROUGHT): Rule(_P.RESUMING, _BROUGHT),
-}
+    Rule(Event.ASKED, {ALIVE: ALIVE, ENDING: ENDING}, (tell_where,)),
+    Rule(Event.ROOM, {WAITING: STARTING}, _PLACED),
+    Rule(Event.REFUSED, {WAITING: ENDED}, (leave_queue, tell_refusal, give_up_next_life)),
+    Rule(
+        Event.BROUGHT,
+        {ENDED: RESUMING, WAITING: RESUMING, RESTARTING: RESUMING},
+        (leave_queue, take_place, note_owner),
+    ),
+    Rule(
+        Event.BORN,
+        {STARTING: ALIVE, RESUMING: ALIVE, ALIVE: ALIVE, CANCELLED: ENDING, ENDING: ENDING},
+        _BORN,
+    ),
+    Rule(Event.CLOSED, {WAITING: ENDED}, (withdraw, give_up_next_life)),
+    Rule(
+        Event.CLOSED,
+        {
+            STARTING: CANCELLED,
+            RESUMING: CANCELLED,
+            ALIVE: ENDING,
+            CANCELLED: CANCELLED,
+            ENDING: ENDING,
+        },
+        (tell_end,),
+    ),
+    Rule(Event.CLOSED, {RESTARTING: ENDED}, (give_up_next_life,)),
+    Rule(Event.DIED, dict.fromkeys(_HAS_PLACE, ENDED), _GONE),
+    Rule(Event.MAKER_RESTARTS, {ALIVE: RESTARTING}, _BETWEEN),
+    Rule(Event.WORKER_RESTARTS, {ALIVE: RESUMING}, (tell_watchers, start_next_life, tell_spawn)),
+    Rule(Event.REPLACED, dict.fromkeys(_HAS_PLACE, RESTARTING), (tell_kill, *_BETWEEN)),
+    Rule(
+        Event.MOVED,
+        {STARTING: STARTING, RESUMING: RESUMING, CANCELLED: CANCELLED},
+        (tell_kill, move),
+    ),
+    Rule(
+        Event.UNREACHABLE,
+        {STARTING: WAITING},
+        (free_place, ask_again, answer_questions, free_owner),
+    ),
+    Rule(Event.UNREACHABLE, {RESUMING: RESUMING, ALIVE: ALIVE, ENDING: ENDING}),
+    Rule(Event.UNREACHABLE, {CANCELLED: ENDED}, _GONE),
+    Rule(Event.PRESENT, {STARTING: STARTING, RESUMING: RESUMING, ALIVE: ALIVE}),
+    Rule(Event.PRESENT, {CANCELLED: CANCELLED, ENDING: ENDING}, (tell_end,)),
+    Rule(Event.ABSENT, {STARTING: STARTING, RESUMING: RESUMING}, (tell_spawn,)),
+)
+TABLE = {(before, rule.event): rule for rule in RULES for before in rule.moves}
 
 
 def happen(state: State, event: Event, record: ActorRecord, said: object = None) -> None:

@@ -123,11 +123,11 @@ def _adopt(state: State, worker: str, brought: Brought) -> None:
     record = ActorRecord(request, worker, gpu_ids, again=again)
     state.workers.ledger.reserve(worker, request.resources, tuple(gpu_ids))
     if elsewhere is not None and elsewhere.request.life == request.life:
-        record.asker, record.ends_within_s = elsewhere.asker, elsewhere.ends_within_s
-        happen(state, Event.MOVED, elsewhere)
-    elif elsewhere is not None:
-        happen(state, Event.REPLACED, elsewhere, elsewhere.lost(restarting=True))
-    happen(state, Event.BROUGHT, record)
+        happen(state, Event.MOVED, elsewhere, record)
+    else:
+        if elsewhere is not None:
+            happen(state, Event.REPLACED, elsewhere, elsewhere.lost(restarting=True))
+        happen(state, Event.BROUGHT, record)
     if status is not None:
         spawned(state, worker, status.location, status.since)
     if waiter is not None:
