@@ -433,8 +433,8 @@ class WorkerTable:
         """
         lost = [
             name
-            for name in self._by_place.of(register.machine)
-            if (found := self._expected.get(name)) and found.address == register.address
+            for name in self._by_place.of(register.address)
+            if (found := self._expected.get(name)) and found.machine == register.machine
         ]
         alike = [name for name in lost if self._expected[name].size == register.resources]
         return alike[:1] or (lost if len(lost) == 1 else [])

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from remotely.master import actors, guests, reregistration
 from remotely.master.actors import TABLE, Event, Phase, phase_of
 from remotely.master.state import ActorRecord, State
 from remotely.protocol import control
+from remotely.protocol.lease import RESTARTS_WITHIN_S
 from tests.remotely.master.played import Cluster, request_of, status_of
 
 WISHES = {"max_restarts": 5, "machine": "m"}
@@ -151,3 +153,284 @@ def test_the_table_has_all_that_can_happen_and_nothing_that_cannot(
         pair for phase in Phase for cause in CAUSES for pair, _ in play(monkeypatch, phase, cause)
     }
     assert found | {(Phase.STARTING, Event.UNREACHABLE)} == set(TABLE)
+
+
+# --- the next life --------------------------------------------------------------------------------
+
+
+def test_everybody_is_told_that_a_life_follows_and_is_answered_when_it_has_a_place(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.hello("borrower")
+    cluster.has("client", "a", max_restarts=1)
+    cluster.says("borrower", control.Locate(ticket=1, actor="a"))
+    cluster.told(control.Located)
+
+    cluster.buries("a")
+
+    told = cluster.told(control.Died)
+    assert {who for who, _ in told} == {"client", "borrower"}
+    assert all(died.obituary.restarting for _, died in told)
+    cluster.says("borrower", control.Locate(ticket=2, actor="a"))
+    cluster.says("borrower", control.Locate(ticket=3, name="a"))
+    cluster.asks("client", "a", max_restarts=1, life=1)
+    assert cluster.told(control.Located) == []
+    cluster.spawns()
+    told_where = cluster.told(control.Located)
+    assert [where.ticket for _, where in told_where] == [2, 3]
+    assert all(where.location and where.location.life == 1 for _, where in told_where)
+
+    cluster.buries("a")
+    assert not any(died.obituary.restarting for _, died in cluster.told(control.Died))
+
+
+def test_an_actor_that_was_to_end_has_no_next_life_however_it_died(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=5)
+    cluster.says("client", control.End(actor="a", grace_s=60))
+    cluster.buries("a")  # by itself, before its worker had heard that it was to end
+    (_, died), *_ = cluster.told(control.Died)
+    assert (died.obituary.restarting, died.obituary.asked) == (False, True)
+
+
+@pytest.mark.parametrize("end", ["refused", "taken back", "maker goes", "maker is lost"])
+def test_who_waits_for_a_next_life_that_does_not_come_is_told_how_the_last_one_ended(
+    cluster: Cluster, end: str
+) -> None:
+    cluster.joins("worker")
+    cluster.hello("borrower")
+    cluster.has("client", "a", max_restarts=1, named=True)
+    cluster.buries("a")
+    cluster.says("borrower", control.Locate(ticket=1, actor="a"))
+    assert cluster.told(control.Located) == []
+    match end:
+        case "refused":
+            cluster.asks("client", "a", max_restarts=1, life=1, named=True, cpus=64)
+        case "taken back":
+            cluster.says("client", control.End(actor="a", grace_s=0))
+        case "maker goes":
+            cluster.says("client", control.Goodbye())
+        case "maker is lost":
+            cluster.loses_client("client")
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location is None
+    assert located.obituary is not None
+    assert not located.obituary.restarting
+    cluster.has("borrower", "b", name="a", named=True)  # the name is free
+
+
+def test_the_name_of_an_actor_between_two_lives_is_not_free(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=1, named=True)
+    cluster.buries("a")
+    cluster.asks("client", "b", name="a", named=True)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert refusal.error == "NameTaken"
+    cluster.has("client", "a", max_restarts=1, named=True, life=1)
+
+
+def test_lives_are_counted_within_ten_minutes(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    for life in range(5):
+        cluster.has("client", "a", max_restarts=2, life=life)
+        cluster.buries("a")
+        told = [died.obituary.restarting for _, died in cluster.told(control.Died)]
+        assert told == [life != 4]
+        if life == 1:
+            cluster.passes(RESTARTS_WITHIN_S)
+
+
+def test_a_detached_actor_begins_its_next_life_where_it_died(cluster: Cluster) -> None:
+    cluster.joins("worker", gpus=2)
+    cluster.has("client", "a", max_restarts=1, owner="", gpus=2, cpus=2)
+    cluster.loses_client("client")
+    cluster.hello("finder")
+    cluster.says("finder", control.Locate(ticket=1, actor="a"))
+    cluster.told(control.Located)
+
+    cluster.buries("a")
+
+    assert [died.obituary.restarting for _, died in cluster.told(control.Died)] == [True]
+    ((worker, spawn),) = cluster.to_spawn
+    assert (worker, spawn.again, spawn.request.life, spawn.gpu_ids) == ("worker", True, 1, [0, 1])
+    assert cluster.state.workers.ledger.free("worker").cpus == 0
+    cluster.says("finder", control.Locate(ticket=2, actor="a"))
+    cluster.spawns()
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location == cluster.living["worker"]["a"].location
+
+    cluster.buries("a")
+    assert [died.obituary.restarting for _, died in cluster.told(control.Died)] == [False]
+    assert cluster.state.workers.ledger.free("worker").cpus == 2
+
+
+@pytest.mark.parametrize("maker", ["there", "gone"])
+def test_a_detached_actor_is_lost_with_its_machine_unless_its_maker_is_there(
+    cluster: Cluster, maker: str
+) -> None:
+    cluster.joins("worker")
+    cluster.hello("finder")
+    cluster.has("client", "a", max_restarts=1, owner="")
+    cluster.says("finder", control.Locate(ticket=1, actor="a"))
+    if maker == "gone":
+        cluster.loses_client("client")
+    cluster.told(control.Died)
+    cluster.loses("worker")
+    told = cluster.told(control.Died)
+    assert {died.obituary.restarting for _, died in told} == {maker == "there"}
+    assert {died.obituary.lost for _, died in told} == {True}
+
+
+@pytest.mark.parametrize("owner", ["client", ""])
+def test_an_actor_that_died_while_there_was_no_master_has_its_next_life(
+    cluster: Cluster, owner: str
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=1, owner=owner)
+    lived = cluster.living["worker"].pop("a")
+    cluster.starts_master()
+    cluster.learns()
+    cluster.hello("finder")
+    cluster.says("finder", control.Locate(ticket=1, actor="a"))
+    cluster.joins("worker")
+    obituary = control.Obituary(actor="a", life=0)
+    cluster.says("worker", control.Died(obituary=obituary, lived=lived))
+    if owner:
+        cluster.hello("client")
+        assert cluster.told(control.Died)[-1][1].obituary.restarting
+        cluster.asks("client", "a", max_restarts=1, life=1)
+    cluster.spawns()
+    ((_, located),) = cluster.told(control.Located)
+    assert located.location is not None
+    assert located.location.life == 1
+
+
+def test_a_maker_whose_connection_was_broken_is_told_again_of_what_it_is_to_make(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=1)
+    cluster.buries("a")
+    cluster.told(control.Died)
+    cluster.hello("client")
+    ((who, died),) = cluster.told(control.Died)
+    assert (who, died.obituary.restarting) == ("client", True)
+    cluster.has("client", "a", max_restarts=1, life=1)
+    cluster.hello("client")
+    assert cluster.told(control.Died) == []
+
+
+# --- what clients and scripts are told ------------------------------------------------------------
+
+
+def test_a_client_is_told_why_its_actor_ended_at_birth(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1)
+    ticket = cluster.asks("client", "a")
+    cluster.to_spawn.clear()
+    how = control.Obituary(actor="a", life=0, exit=3, stderr="no such library")
+    cluster.says("worker", control.Died(obituary=how))
+    ((_, refused),) = cluster.told(control.NotPlaced)
+    assert (refused.ticket, refused.error) == (ticket, "ActorDied")
+    assert refused.why == "its process ended at birth (3):  no such library"
+    cluster.has("client", "b")  # the room is free
+
+
+def test_an_actor_is_found_by_name_or_id_and_its_obituary_after_its_end(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", name="store", named=True)
+    for find in ({"name": "store"}, {"actor": "a"}):
+        cluster.says("client", control.Locate(ticket=1, **find))
+        ((_, found),) = cluster.told(control.Located)
+        assert (found.location, found.obituary) == (cluster.living["worker"]["a"].location, None)
+    cluster.buries("a")
+    for find, has_ended in (({"actor": "a"}, True), ({"actor": "nobody"}, False)):
+        cluster.says("client", control.Locate(ticket=1, **find))
+        ((_, found),) = cluster.told(control.Located)
+        assert (found.location, bool(found.obituary)) == (None, has_ended)
+
+
+def test_an_actor_that_is_asked_for_again_is_made_once(cluster: Cluster) -> None:
+    place = control.Place(ticket=7, request=request_of("a", "client"), patience_s=60)
+    for _ in range(2):
+        cluster.says("client", place)
+    assert len(cluster.state.waiting) == 1
+    cluster.joins("worker")
+    cluster.says("client", place)
+    assert cluster.spawns() == ["a"]
+    cluster.says("client", place)
+    assert cluster.spawns() == []
+    assert [(who, placed.ticket) for who, placed in cluster.told(control.Placed)] == [
+        ("client", 7)
+    ] * 2
+
+
+def test_a_client_that_says_goodbye_goes_when_its_actors_have_ended(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "owned")
+    cluster.has("client", "detached", owner="")
+    cluster.says("client", control.Goodbye())
+    assert [end.actor for _, end in cluster.told(control.End)] == ["owned"]
+    assert cluster.gone == []
+    cluster.buries("owned")
+    assert cluster.told(control.Farewell)
+    assert cluster.gone == ["client"]
+    assert cluster.told(control.End) == []
+
+
+def test_the_end_of_an_actor_is_the_end_of_those_that_it_made(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "parent")
+    cluster.hello("inside", actor="parent")
+    cluster.has("inside", "child")
+    cluster.buries("parent")
+    assert [end.actor for _, end in cluster.told(control.End)] == ["child"]
+
+
+def test_the_end_of_an_earlier_life_is_not_that_of_this_one(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", life=1)
+    cluster.says("worker", control.Died(obituary=control.Obituary(actor="a", life=0)))
+    assert phase_of(cluster.state, "a") is Phase.ALIVE
+
+
+def test_what_an_actor_prints_reaches_the_script_at_its_root_alone(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.told(object)
+    said = control.Printed(actor="a", name="a", job="", error=False, text="hello\n")
+    cluster.says("worker", said)
+    assert [(who, line.text) for who, line in cluster.told(control.Printed)] == [
+        ("client", "hello\n")
+    ]
+
+
+def test_a_log_comes_from_the_worker_that_has_it_or_is_answered_when_none_is_left(
+    cluster: Cluster,
+) -> None:
+    for worker in ("one", "two"):
+        cluster.joins(worker)
+    for ticket, known in ((7, True), (8, False)):
+        cluster.says("client", control.ReadLog(ticket=ticket, actor="ended long ago"))
+        asked = dict(cluster.told(control.ReadLog))
+        assert set(asked) == {"one", "two"}
+        number = asked["one"].ticket
+        nothing = control.LogPiece(ticket=number, text="", offset=0, known=False, ended=True)
+        cluster.says("one", nothing)
+        if known:
+            cluster.says("two", msgspec.structs.replace(nothing, known=True))
+        else:
+            cluster.says("two", control.Left())
+        ((who, piece),) = cluster.told(control.LogPiece)
+        assert (who, piece.ticket, piece.known) == ("client", ticket, known)
+    assert cluster.core.workers == ["one"]
+    cluster.loses("one")
+    cluster.says("client", control.ReadLog(ticket=9, actor="nobody"))
+    assert [piece.known for _, piece in cluster.told(control.LogPiece)] == [False]
+
+
+def test_a_client_is_welcomed_with_the_pythons_of_the_cluster(cluster: Cluster) -> None:
+    cluster.joins("new", python="3.12")
+    cluster.joins("old", python="2.7")
+    cluster.hello("late")
+    assert [welcome.pythons for _, welcome in cluster.told(control.Welcome)][-1] == ["2.7", "3.12"]

@@ -4,11 +4,9 @@ from random import Random
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 
 from remotely.protocol import control
-from tests.remotely.master.played import Cluster, request_of
-from tests.remotely.master.test_registry import check
+from tests.remotely.master.played import Cluster, check, request_of
 
 GANG = "gang"
 
@@ -17,13 +15,6 @@ def ask_all(cluster: Cluster, names: list[str], gang: str = GANG, **wishes: obje
     return [
         cluster.asks("client", name, gang=gang, together=len(names), **wishes) for name in names
     ]
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    made = Cluster()
-    made.hello("client")
-    return made
 
 
 def test_a_group_is_placed_when_all_of_it_have_asked_and_not_before(cluster: Cluster) -> None:

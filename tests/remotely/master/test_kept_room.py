@@ -10,8 +10,7 @@ import pytest
 
 from remotely.protocol import control
 from remotely.protocol.lease import KEPT_S, OVERTAKEN_S
-from tests.remotely.master.played import Cluster
-from tests.remotely.master.test_registry import check, happen, workers_in_status
+from tests.remotely.master.played import Cluster, check, happen, workers_in_status
 
 TICK_S = 2.0
 

@@ -1,7 +1,205 @@
-"""Who waits for room is tried in the order of asking, and is removed once served."""
+"""The queue of placement requests: who is served, refused or told to wait, and in which order."""
+
+from typing import Any
 
 from remotely.master.waiting import WaitingList
 from remotely.protocol import control
+from tests.remotely.master.played import (
+    Cluster,
+    request_of,
+)
+
+
+def test_of_those_who_have_room_the_first_to_ask_is_served_first_whatever_they_ask_for(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "all", cpus=4)
+    for n, cpus in enumerate([2, 1, 2, 0.5, 1]):
+        cluster.asks("client", f"w{n}", cpus=cpus)
+    cluster.buries("all")
+    assert cluster.spawns() == ["w0", "w1", "w3"]  # the third finds half a CPU, and waits on
+
+
+def test_where_cpus_are_not_counted_who_names_none_waits_for_none_and_it_is_told_once(
+    cluster: Cluster,
+) -> None:
+    cluster.starts_master(counts_cpus=False)
+    cluster.hello("client")
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a", cpus=2)  # who names some takes them
+    cluster.has("client", "b", names_cpus=False)
+    cluster.has("client", "c", names_cpus=False)
+    assert cluster.told(control.Notice) == []
+    cluster.has("client", "d", names_cpus=False)
+    ((who, notice),) = cluster.told(control.Notice)
+    assert (who, "cores (2), which they share" in notice.text) == ("client", True)
+    cluster.has("client", "e", names_cpus=False)
+    assert cluster.told(control.Notice) == []
+    cluster.asks("client", "f", cpus=1)
+    assert cluster.spawns() == []
+    cluster.buries("a")
+    assert cluster.spawns() == ["f"]
+
+
+def test_who_waits_for_a_name_is_refused_when_another_gets_it(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "other")
+    ticket = cluster.asks("client", "large", cpus=2, name="store", named=True)
+    cluster.has("client", "small", cpus=1, name="store", named=True)
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NameTaken")
+
+
+def test_who_wants_the_name_of_an_actor_that_is_ending_gets_it_as_that_has_ended(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    cluster.says("client", control.Locate(ticket=7, name="store"))
+    assert cluster.told(control.Located) == [("client", control.Located(ticket=7))]
+    ticket = cluster.asks("client", "new", name="store", named=True)
+    assert [said.ticket for _, said in cluster.told(control.Queued)] == [ticket]
+    assert cluster.spawns() == []
+    cluster.buries("old")
+    assert cluster.spawns() == ["new"]
+
+
+def test_who_waits_for_a_name_comes_after_who_waits_for_room_already(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.asks("client", "first")
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    cluster.asks("client", "second", name="store", named=True)
+    cluster.buries("old")
+    assert cluster.spawns() == ["first"]
+
+
+def test_who_has_no_patience_has_a_place_or_is_refused_at_once(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1)
+    for ticket, actor in ((1, "first"), (2, "second")):
+        request = request_of(actor, "client")
+        cluster.says("client", control.Place(ticket=ticket, request=request, patience_s=0))
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (2, "NoResources")
+    assert "Counter asks for 1 CPU; the most that a machine has free is 0 CPUs" in refusal.why
+    assert cluster.spawns() == ["first"]
+    cluster.buries("first")
+    assert cluster.spawns() == []
+
+
+def test_who_waits_is_told_of_holders_that_hold_some_of_what_it_asks_for(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1, gpus=1, license=2)
+    cluster.has("client", "none", cpus=0)
+    cluster.has("client", "a cpu", cpus=1)
+    cluster.has("client", "a gpu", cpus=0, gpus=1)
+    cluster.has("client", "a license", cpus=0, others={"license": 1})
+
+    def said_of(**wishes: Any) -> str:
+        cluster.asks("client", f"a{len(cluster.said)}", **wishes)
+        ((_, queued),) = cluster.told(control.Queued)
+        return queued.why
+
+    assert "0 CPUs. a cpu (1 CPU) has the rest" in said_of(cpus=1)
+    assert "0 CPUs. a gpu (0 CPUs and 1 GPU) has the rest" in said_of(cpus=0, gpus=1)
+    assert "CPUs and 1 license. a license (" in said_of(cpus=0, others={"license": 2})
+
+
+def test_a_cluster_that_has_just_been_started_has_a_moment_to_find_a_machine(
+    cluster: Cluster,
+) -> None:
+    request = request_of("a", "client")
+    cluster.says("client", control.Place(ticket=1, request=request, patience_s=0))
+    cluster.passes(0.5)
+    cluster.joins("worker", cpus=1)
+    assert cluster.spawns() == ["a"]
+
+
+def test_who_waits_for_a_name_is_refused_after_its_patience(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.says("client", control.End(actor="old", grace_s=600))
+    wanted = request_of("new", "client", name="store", named=True)
+    cluster.says("client", control.Place(ticket=99, request=wanted, patience_s=5))
+    cluster.passes(6.0)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (99, "NoResources")
+    assert "'store' has been asked to end, and still runs" in refusal.why
+
+
+def test_an_actor_that_is_ending_does_not_wait_for_its_own_name(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.hello("inside", actor="old")
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    ticket = cluster.asks("inside", "new", name="store", named=True)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (ticket, "NameTaken")
+
+
+def test_an_automatic_name_of_an_actor_that_is_ending_is_free(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "Counter-1")
+    cluster.says("client", control.End(actor="Counter-1", grace_s=60))
+    cluster.has("client", "new", name="Counter-1", named=True)
+
+
+def test_who_gives_up_a_name_that_is_still_in_use_does_not_get_it_later(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    ticket = cluster.asks("client", "new", name="store", named=True)
+    cluster.asks("client", "newer", name="store", named=True)
+    cluster.says("client", control.End(actor="new", grace_s=0))
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "ActorDied")
+    cluster.buries("old")
+    assert cluster.spawns() == ["newer"]
+
+
+def test_who_waits_for_a_machine_that_leaves_is_refused_if_no_other_is_large_enough(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("large", cpus=4)
+    cluster.joins("small", cpus=2)
+    cluster.has("client", "a", cpus=3)
+    ticket = cluster.asks("client", "b", cpus=3)
+    cluster.has("client", "c", cpus=2)
+    cluster.asks("client", "d", cpus=2)
+    cluster.loses("large")
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NoResources")
+    cluster.buries("c")
+    assert cluster.spawns() == ["d"]
+
+
+def test_a_client_that_says_goodbye_asks_for_nothing_any_more(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a", cpus=1)
+    cluster.has("client", "b", cpus=1)
+    cluster.asks("client", "c", cpus=1)
+    cluster.says("client", control.Goodbye())
+    cluster.buries("a")
+    assert cluster.spawns() == []
+    cluster.buries("b")
+    assert cluster.told(control.Farewell)
+
+
+def test_an_actor_that_its_client_asked_a_new_master_for_before_its_worker_was_back_is_made_once(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a")
+    cluster.starts_master()
+    cluster.hello("client")
+    ticket = cluster.asks("client", "a")  # it was never told that it has it
+    assert cluster.told(control.Queued)
+    cluster.joins("worker", cpus=2)
+    ((who, placed),) = cluster.told(control.Placed)
+    assert (who, placed.ticket) == ("client", ticket)
+    assert placed.location == cluster.living["worker"]["a"].location
+    assert cluster.spawns() == []
 
 
 def place(actor: str) -> control.Place:
