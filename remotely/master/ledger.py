@@ -31,65 +31,52 @@ from remotely.protocol.resources import Resources, counted, format_bytes, in_tho
 WHOLE = 1000  # a GPU, in thousandths
 
 
+def needs_of(asked: Resources) -> list[tuple[str, int]]:
+    """Return how much is asked for of each resource but GPUs, where it is any."""
+    needs = [("cpus", in_thousandths(asked.cpus)), ("memory", asked.memory)]
+    needs += [(name, in_thousandths(amount)) for name, amount in asked.others]
+    return [(name, amount) for name, amount in needs if amount]
+
+
 @dataclass
 class Room:
     """One worker: what it has in all, and what is free of that."""
 
     total: Resources
     python: str
-    milli_cpus: int
-    memory: int
+    free: dict[str, int]  # of each resource but GPUs
     gpu_ids: set[int]  # wholly free
     # Of the others, unless it is zero: how much is, in thousandths; below zero if too much is held.
     shared: dict[int, int] = field(default_factory=dict)
-    others: dict[str, int] = field(default_factory=dict)  # in thousandths
 
     @classmethod
     def all_free(cls, total: Resources, python: str) -> "Room":
-        return cls(
-            total,
-            python,
-            in_thousandths(total.cpus),
-            total.memory,
-            set(range(int(total.gpus))),
-            others={name: in_thousandths(amount) for name, amount in total.others},
-        )
+        free = {"cpus": 0, "memory": 0, **dict(needs_of(total))}
+        return cls(total, python, free, set(range(int(total.gpus))))
 
-    @property
-    def free(self) -> Resources:
-        others = {name: count for name, count in self.others.items() if count}
-        return Resources(
-            self.milli_cpus / 1000,
-            self.milli_gpus / 1000,
-            self.memory,
-            tuple((name, count / 1000) for name, count in sorted(others.items())),
-        )
+    def as_resources(self) -> Resources:
+        free = self.free.copy()
+        cpus, memory = free.pop("cpus"), free.pop("memory")
+        others = tuple((name, count / 1000) for name, count in sorted(free.items()) if count)
+        return Resources(cpus / 1000, self.milli_gpus / 1000, memory, others)
 
     @property
     def milli_gpus(self) -> int:
         return WHOLE * len(self.gpu_ids) + sum(self.shared.values())
-
-    def amounts(self) -> list[tuple[str, int]]:
-        """Return what is free of each but CPUs."""
-        found = [("memory", self.memory)]
-        if self.total.gpus:
-            found.append(("gpus", self.milli_gpus))
-        found += [(f"other {name}", count) for name, count in self.others.items()]
-        return found
 
     @property
     def share(self) -> int:
         """The most that is free of a GPU that is in use."""
         return max(0, *self.shared.values()) if self.shared else 0
 
-    def has_gpus(self, milli_gpus: int) -> bool:
-        """Tell whether so many thousandths of GPUs can be had, all of whole ones or of one."""
-        return enough_gpus(milli_gpus, len(self.gpu_ids), self.share)
+    def amounts(self) -> list[tuple[str, int]]:
+        """Return what is free of each but CPUs."""
+        found = [(name, count) for name, count in self.free.items() if name != "cpus"]
+        return [*found, ("gpus", self.milli_gpus)] if self.total.gpus else found
 
-    def has_others(self, asked: Resources) -> bool:
-        return all(
-            self.others.get(name, 0) >= in_thousandths(amount) for name, amount in asked.others
-        )
+    def has(self, needs: Iterable[tuple[str, int]]) -> bool:
+        """Tell whether so much can be had of each."""
+        return all(self.free.get(name, 0) >= amount for name, amount in needs)
 
     def choose_gpus(self, milli_gpus: int) -> tuple[int, ...]:
         """Return which to give to an actor for which there is room."""
@@ -106,54 +93,33 @@ class Room:
 
     @property
     def lacks(self) -> tuple[int, ...]:
-        """How much more of each is held than there is."""
-        return (
-            max(0, -self.milli_cpus),
-            max(0, -self.memory),
-            sum(max(0, -left) for left in self.shared.values()),
-            sum(max(0, -left) for left in self.others.values()),
-        )
+        """How much more is held than there is: of CPUs, memory, GPUs, and all others together."""
+        lacks = {name: max(0, -count) for name, count in self.free.items()}
+        cpus, memory = lacks.pop("cpus"), lacks.pop("memory")
+        gpus = sum(max(0, -left) for left in self.shared.values())
+        return cpus, memory, gpus, sum(lacks.values())
 
-    def take(self, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
-        self.milli_cpus -= in_thousandths(asked.cpus)
-        self.memory -= asked.memory
+    def take(self, asked: Resources, gpu_ids: tuple[int, ...], sign: int = 1) -> None:
+        """Take this off what is free; give it back if `sign` is -1."""
+        for name, amount in needs_of(asked):
+            self.free[name] = self.free.get(name, 0) - sign * amount
+        part = sign * min(WHOLE, in_thousandths(asked.gpus))
         for gpu in gpu_ids:
-            left = WHOLE if gpu in self.gpu_ids else self.shared.get(gpu, 0)
-            self._set_gpu(gpu, left - min(WHOLE, in_thousandths(asked.gpus)))
-        for name, amount in asked.others:
-            self.others[name] = self.others.get(name, 0) - in_thousandths(amount)
-
-    def give_back(self, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
-        self.milli_cpus += in_thousandths(asked.cpus)
-        self.memory += asked.memory
-        for gpu in gpu_ids:
-            self._set_gpu(gpu, self.shared.get(gpu, 0) + min(WHOLE, in_thousandths(asked.gpus)))
-        for name, amount in asked.others:
-            self.others[name] = self.others.get(name, 0) + in_thousandths(amount)
-
-    def _set_gpu(self, gpu: int, left: int) -> None:
-        self.gpu_ids.discard(gpu)
-        self.shared.pop(gpu, None)
-        if left == WHOLE:
-            self.gpu_ids.add(gpu)
-        elif left:
-            self.shared[gpu] = left
+            left = WHOLE if gpu in self.gpu_ids else self.shared.pop(gpu, 0)
+            self.gpu_ids.discard(gpu)
+            if left - part >= WHOLE:
+                self.gpu_ids.add(gpu)
+            elif left != part:
+                self.shared[gpu] = left - part
 
     def copies(self, asked: Resources, at_most: int) -> int:
         """Return how many actors that each ask for this there is room for."""
-        milli_gpus = in_thousandths(asked.gpus)
-        pairs = [
-            (self.milli_cpus, in_thousandths(asked.cpus)),
-            (self.memory, asked.memory),
-            *((self.others.get(n, 0), in_thousandths(amount)) for n, amount in asked.others),
-        ]
-        if milli_gpus >= WHOLE:
-            pairs.append((len(self.gpu_ids), milli_gpus // WHOLE))
-        found = min([at_most, *(free // each for free, each in pairs if each)])
-        if 0 < milli_gpus < WHOLE:
-            a_gpu = WHOLE // milli_gpus
+        found = min([at_most, *(self.free.get(n, 0) // each for n, each in needs_of(asked))])
+        if milli_gpus := in_thousandths(asked.gpus):
             parts = sum(max(0, left) // milli_gpus for left in self.shared.values())
-            found = min(found, a_gpu * len(self.gpu_ids) + parts)
+            whole = len(self.gpu_ids)
+            in_whole = whole * (WHOLE // milli_gpus) or whole // max(1, milli_gpus // WHOLE)
+            found = min(found, in_whole + (parts if milli_gpus < WHOLE else 0))
         return max(0, found)
 
 
@@ -258,7 +224,7 @@ class Ledger:
 
     def free(self, worker: str) -> Resources:
         """Return what is free; below zero where `reserve` took more than there is."""
-        return self._workers[worker].free
+        return self._workers[worker].as_resources()
 
     def most_free(self, asked: Resources) -> Resources:
         """Return of each resource that is asked for, and of CPUs, the most that is free on one
@@ -269,7 +235,7 @@ class Ledger:
             max(-bucket[0][0] for bucket in self._buckets.values()) / 1000,
             self._most("gpus") / 1000 if asked.gpus else 0,
             self._most("memory") if asked.memory else 0,
-            tuple((name, self._most(f"other {name}") / 1000) for name, _ in asked.others),
+            tuple((name, self._most(name) / 1000) for name, _ in asked.others),
         )
 
     def _most(self, of: str) -> int:
@@ -280,39 +246,27 @@ class Ledger:
 
     def has_room(self, worker: str, asked: Resources, python: str) -> bool:
         """Tell whether `asked` could be placed on this worker now."""
-        found = self._workers[worker]
+        room, milli_gpus = self._workers[worker], in_thousandths(asked.gpus)
         return (
             worker not in self.away
-            and found.python == python
-            and (not asked.cpus or found.milli_cpus >= in_thousandths(asked.cpus))
-            and (not asked.memory or found.memory >= asked.memory)
-            and (not asked.gpus or found.has_gpus(in_thousandths(asked.gpus)))
-            and (not asked.others or found.has_others(asked))
+            and room.python == python
+            and room.has(needs_of(asked))
+            and (not milli_gpus or enough_gpus(milli_gpus, len(room.gpu_ids), room.share))
         )
 
     def copies(
         self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
     ) -> int:
         """Return how many actors that each ask for this could be placed now, up to `at_most`."""
-        found = 0
-        for name in self._candidates(python, among):
-            if name not in self.away:
-                found += self._workers[name].copies(asked, at_most - found)
-                if found == at_most:
-                    break
-        return found
+        there = (n for n in self._candidates(python, among) if n not in self.away)
+        return _copies((self._workers[name] for name in there), asked, at_most)
 
     def copies_in_all(
         self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
     ) -> int:
         """Return how many could be placed if all of every worker were free, up to `at_most`."""
-        found = 0
-        for name in self._candidates(python, among):
-            total = self._workers[name].total
-            found += Room.all_free(total, python).copies(asked, at_most - found)
-            if found == at_most:
-                break
-        return found
+        totals = (self._workers[name].total for name in self._candidates(python, among))
+        return _copies((Room.all_free(total, python) for total in totals), asked, at_most)
 
     def place(
         self, asked: Resources, python: str, among: Collection[str] | None = None
@@ -342,8 +296,8 @@ class Ledger:
         return self._why_never(asked, python, sizes)
 
     def _choose(self, asked: Resources, python: str) -> str | None:
-        milli_cpus, memory = in_thousandths(asked.cpus), asked.memory
-        milli_gpus = in_thousandths(asked.gpus)
+        milli_cpus, milli_gpus = in_thousandths(asked.cpus), in_thousandths(asked.gpus)
+        needs = needs_of(asked)
         best: tuple[int, str] | None = None
         for (bucket_python, whole, share), bucket in self._buckets.items():
             if bucket_python != python:
@@ -354,9 +308,7 @@ class Ledger:
                 is_short = milli_cpus and -entry[0] < milli_cpus
                 if is_short or (best is not None and best < entry):
                     break
-                found = self._workers[entry[1]]
-                has_memory = not memory or found.memory >= memory
-                if has_memory and (not asked.others or found.has_others(asked)):
+                if self._workers[entry[1]].has(needs):
                     best = entry
                     break
         return best and best[1]
@@ -364,7 +316,7 @@ class Ledger:
     def _best(self, asked: Resources, python: str, among: Collection[str]) -> str | None:
         """Choose by the same rule, of these workers."""
         fitting = [
-            (-self._workers[name].milli_cpus, name)
+            (-self._workers[name].free["cpus"], name)
             for name in self._candidates(python, among)
             if self.has_room(name, asked, python)
         ]
@@ -385,7 +337,7 @@ class Ledger:
         """Give back what an actor held.  Its worker may have gone before it."""
         if found := self._workers.get(worker):
             self._take_from_bucket(worker, found)
-            found.give_back(asked, gpu_ids)
+            found.take(asked, gpu_ids, sign=-1)
             self._add_to_bucket(worker, found)
 
     # --- room that is kept (kept_room.py) ---------------------------------------------------------
@@ -415,7 +367,7 @@ class Ledger:
         def rank(name: str) -> tuple[bool, bool, int, int, str]:
             room = self._workers[name]
             gpus = room.milli_gpus if asked.gpus else 0
-            return name in worst, name not in best, -gpus, -room.milli_cpus, name
+            return name in worst, name not in best, -gpus, -room.free["cpus"], name
 
         ranks = [rank(name) for name, fits in fitting.items() if fits]
         heapify(ranks)
@@ -458,7 +410,7 @@ class Ledger:
         if name in self.away:
             return
         place = worker.python, len(worker.gpu_ids), worker.share
-        insort(self._buckets.setdefault(place, []), (-worker.milli_cpus, name))
+        insort(self._buckets.setdefault(place, []), (-worker.free["cpus"], name))
         for of, amount in worker.amounts():
             insort(self._amounts[of], amount)
 
@@ -468,7 +420,7 @@ class Ledger:
             return
         place = worker.python, len(worker.gpu_ids), worker.share
         bucket = self._buckets[place]
-        del bucket[bisect_left(bucket, (-worker.milli_cpus, name))]
+        del bucket[bisect_left(bucket, (-worker.free["cpus"], name))]
         if not bucket:
             del self._buckets[place]
         for of, amount in worker.amounts():
@@ -496,36 +448,33 @@ class Ledger:
         return why
 
 
+def _copies(rooms: Iterable[Room], asked: Resources, at_most: int) -> int:
+    found = 0
+    for room in rooms:
+        found += room.copies(asked, at_most - found)
+        if found == at_most:
+            break
+    return found
+
+
 def _why_too_small(asked: Resources, alike: list[Resources]) -> str:
     """Return why none of these sizes of workers is large enough."""
+    kinds = [
+        (counted(asked.cpus, "CPU"), Resources(asked.cpus), f"{max(r.cpus for r in alike):g}"),
+        (counted(asked.gpus, "GPU"), Resources(0, asked.gpus), f"{max(r.gpus for r in alike):g}"),
+        (
+            format_bytes(asked.memory),
+            Resources(memory=asked.memory),
+            format_bytes(max(r.memory for r in alike)),
+        ),
+    ]
+    for name, amount in asked.others:
+        most = max(r.amount_of(name) for r in alike)
+        kinds.append((f"{amount:g} {name}", Resources(others=((name, amount),)), f"{most:g}"))
     short = [
-        f"{needed} where the largest worker has {has}"
-        for needed, has, enough in (
-            (
-                counted(asked.cpus, "CPU"),
-                f"{max(r.cpus for r in alike):g}",
-                any(in_thousandths(asked.cpus) <= in_thousandths(r.cpus) for r in alike),
-            ),
-            (
-                counted(asked.gpus, "GPU"),
-                f"{max(r.gpus for r in alike):g}",
-                any(asked.gpus <= r.gpus for r in alike),
-            ),
-            (
-                format_bytes(asked.memory),
-                format_bytes(max(r.memory for r in alike)),
-                any(asked.memory <= r.memory for r in alike),
-            ),
-            *(
-                (
-                    f"{amount:g} {name}",
-                    f"{max(r.amount_of(name) for r in alike):g}",
-                    any(amount <= r.amount_of(name) for r in alike),
-                )
-                for name, amount in asked.others
-            ),
-        )
-        if not enough
+        f"{needed} where the largest worker has {most}"
+        for needed, part, most in kinds
+        if not any(part.fits(total) for total in alike)
     ]
     if short:
         return f"it asks for {listed(short)}"

@@ -1,7 +1,7 @@
 """The table of an actor's life: each event is caused in each state, by messages alone."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -339,13 +339,14 @@ def test_a_client_is_told_why_its_actor_ended_at_birth(cluster: Cluster) -> None
 def test_an_actor_is_found_by_name_or_id_and_its_obituary_after_its_end(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a", name="store", named=True)
-    for find in ({"name": "store"}, {"actor": "a"}):
+    finds: list[dict[str, Any]] = [{"name": "store"}, {"actor": "a"}]
+    for find in finds:
         cluster.says("client", control.Locate(ticket=1, **find))
         ((_, found),) = cluster.told(control.Located)
         assert (found.location, found.obituary) == (cluster.living["worker"]["a"].location, None)
     cluster.buries("a")
-    for find, has_ended in (({"actor": "a"}, True), ({"actor": "nobody"}, False)):
-        cluster.says("client", control.Locate(ticket=1, **find))
+    for actor, has_ended in (("a", True), ("nobody", False)):
+        cluster.says("client", control.Locate(ticket=1, actor=actor))
         ((_, found),) = cluster.told(control.Located)
         assert (found.location, bool(found.obituary)) == (None, has_ended)
 
