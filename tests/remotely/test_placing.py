@@ -324,7 +324,7 @@ def test_a_clients_key_cannot_register_a_worker(world: World, client: Client) ->
 
 
 @pytest.mark.parametrize("role", ["client", "worker"])
-def test_who_went_before_it_could_say_who_it_was_is_heard_to_its_last_word_and_no_further(
+def test_messages_before_hello_are_processed_up_to_goodbye(
     world: World, client: Client, caplog: pytest.LogCaptureFixture, role: str
 ) -> None:
     """A new master may hear it so: what came along a route is held until its name is known."""
@@ -778,7 +778,7 @@ def test_an_actor_that_was_refused_comes_again_when_its_worker_is_back(
     assert place_is_of(inside.asks_for(), again.hears(control.Spawn).request)
 
 
-def test_whose_key_was_revoked_does_not_come_again(
+def test_a_peer_whose_key_was_revoked_does_not_reconnect(
     world: World, client: Client, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert world.master is not None

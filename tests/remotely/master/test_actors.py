@@ -146,9 +146,7 @@ def test_each_event_in_each_state_leads_where_the_table_says(
         assert after is TABLE[pair].moves[pair[0]], pair
 
 
-def test_the_table_has_all_that_can_happen_and_nothing_that_cannot(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_table_has_what_can_happen_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {
         pair for phase in Phase for cause in CAUSES for pair, _ in play(monkeypatch, phase, cause)
     }
@@ -158,9 +156,7 @@ def test_the_table_has_all_that_can_happen_and_nothing_that_cannot(
 # --- the next life --------------------------------------------------------------------------------
 
 
-def test_everybody_is_told_that_a_life_follows_and_is_answered_when_it_has_a_place(
-    cluster: Cluster,
-) -> None:
+def test_watchers_hear_of_a_restart_and_are_answered_when_it_is_placed(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.hello("borrower")
     cluster.has("client", "a", max_restarts=1)
@@ -195,7 +191,7 @@ def test_an_actor_that_was_to_end_has_no_next_life_however_it_died(cluster: Clus
 
 
 @pytest.mark.parametrize("end", ["refused", "taken back", "maker goes", "maker is lost"])
-def test_who_waits_for_a_next_life_that_does_not_come_is_told_how_the_last_one_ended(
+def test_a_lookup_of_a_life_that_does_not_come_gets_the_obituary(
     cluster: Cluster, end: str
 ) -> None:
     cluster.joins("worker")
@@ -266,7 +262,7 @@ def test_a_detached_actor_begins_its_next_life_where_it_died(cluster: Cluster) -
 
 
 @pytest.mark.parametrize("maker", ["there", "gone"])
-def test_a_detached_actor_is_lost_with_its_machine_unless_its_maker_is_there(
+def test_a_detached_actor_survives_its_machine_if_its_maker_is_there(
     cluster: Cluster, maker: str
 ) -> None:
     cluster.joins("worker")
@@ -283,7 +279,7 @@ def test_a_detached_actor_is_lost_with_its_machine_unless_its_maker_is_there(
 
 
 @pytest.mark.parametrize("owner", ["client", ""])
-def test_an_actor_that_died_while_there_was_no_master_has_its_next_life(
+def test_an_actor_that_died_while_there_was_no_master_is_restarted(
     cluster: Cluster, owner: str
 ) -> None:
     cluster.joins("worker")
@@ -306,9 +302,7 @@ def test_an_actor_that_died_while_there_was_no_master_has_its_next_life(
     assert located.location.life == 1
 
 
-def test_a_maker_whose_connection_was_broken_is_told_again_of_what_it_is_to_make(
-    cluster: Cluster,
-) -> None:
+def test_a_maker_that_reconnects_is_told_again_what_to_restart(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a", max_restarts=1)
     cluster.buries("a")
@@ -406,9 +400,7 @@ def test_what_an_actor_prints_reaches_the_script_at_its_root_alone(cluster: Clus
     ]
 
 
-def test_a_log_comes_from_the_worker_that_has_it_or_is_answered_when_none_is_left(
-    cluster: Cluster,
-) -> None:
+def test_a_log_comes_from_the_worker_that_has_it_or_from_none(cluster: Cluster) -> None:
     for worker in ("one", "two"):
         cluster.joins(worker)
     for ticket, known in ((7, True), (8, False)):

@@ -133,9 +133,7 @@ def cluster() -> Cluster:
     return made
 
 
-def test_one_that_arrives_is_an_actor_without_an_owner_that_takes_nothing(
-    cluster: Cluster,
-) -> None:
+def test_one_that_arrives_is_an_actor_without_an_owner_that_takes_nothing(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim", name="sim")
     (hosted,) = cluster.told("worker", control.Hosted)
     request = hosted.request

@@ -45,7 +45,7 @@ events = st.lists(
 
 
 @hypothesis.given(events)
-def test_no_order_of_events_parts_an_index_from_the_records(
+def test_indexes_match_the_records_in_any_order_of_events(
     events: list[tuple[str, int, int]],
 ) -> None:
     cluster = Cluster()
@@ -55,7 +55,7 @@ def test_no_order_of_events_parts_an_index_from_the_records(
 
 
 @hypothesis.given(events)
-def test_who_waits_hears_what_a_search_among_all_who_wait_would_tell_them(
+def test_the_queue_serves_what_a_search_among_all_requests_would(
     events: list[tuple[str, int, int]],
 ) -> None:
     cluster, plain = Cluster(), Cluster(PlainWaiting)
@@ -137,7 +137,7 @@ def test_an_event_takes_as_many_steps_on_a_large_cluster_as_on_a_small_one(event
     assert steps(lambda: FLAT[event](large)) == pytest.approx(steps_of_small, rel=0.02)
 
 
-def test_a_thousand_who_wait_in_vain_for_the_same_are_tried_as_one(
+def test_a_thousand_equal_requests_are_retried_as_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.joins("worker", cpus=4)
@@ -161,9 +161,7 @@ def test_a_thousand_who_wait_in_vain_for_the_same_are_tried_as_one(
 # --- what has ended is gone -----------------------------------------------------------------------
 
 
-def test_an_actors_next_life_takes_the_room_of_one_whose_end_was_not_told(
-    cluster: Cluster,
-) -> None:
+def test_a_next_life_takes_the_room_of_an_unreported_last_one(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=2)
     cluster.has("client", "a", cpus=2)
     cluster.has("client", "a", cpus=2, life=1)
@@ -172,9 +170,7 @@ def test_an_actors_next_life_takes_the_room_of_one_whose_end_was_not_told(
     assert cluster.state.workers.ledger.free("worker").cpus == 2
 
 
-def test_an_earlier_life_whose_end_was_not_told_is_ended_when_the_next_is_asked_for(
-    cluster: Cluster,
-) -> None:
+def test_an_unreported_earlier_life_is_killed_when_the_next_is_asked_for(cluster: Cluster) -> None:
     cluster.joins("one")
     cluster.has("client", "a")
     cluster.joins("two", cpus=4)
@@ -185,9 +181,7 @@ def test_an_earlier_life_whose_end_was_not_told_is_ended_when_the_next_is_asked_
 
 
 @pytest.mark.parametrize("how", ["asked for", "brought along"])
-def test_an_earlier_life_whose_end_was_not_told_has_ended_to_begin_again(
-    cluster: Cluster, how: str
-) -> None:
+def test_an_unreported_earlier_life_is_said_to_restart(cluster: Cluster, how: str) -> None:
     cluster.joins("one", cpus=1)
     cluster.hello("borrower")
     cluster.has("client", "a", max_restarts=2, name="store", named=True)
@@ -239,9 +233,7 @@ def test_a_life_that_is_over_is_not_placed_again(cluster: Cluster, later: str) -
     assert cluster.told(control.End) == []
 
 
-def test_modules_are_told_once_and_not_after_the_last_who_uses_them_has_gone(
-    cluster: Cluster,
-) -> None:
+def test_modules_are_announced_once_while_a_client_uses_them(cluster: Cluster) -> None:
     def told() -> list[tuple[str, list[str]]]:
         return [(who, said.modules) for who, said in cluster.told(control.Preload)]
 
@@ -261,7 +253,7 @@ def test_modules_are_told_once_and_not_after_the_last_who_uses_them_has_gone(
     assert told() == []
 
 
-def test_nothing_is_left_of_those_who_came_and_went(cluster: Cluster) -> None:
+def test_nothing_is_left_of_peers_that_came_and_went(cluster: Cluster) -> None:
     for n in range(3):
         cluster.joins(f"worker-{n}", cpus=2)
         cluster.hello(f"client-{n}", ["numpy"])
@@ -408,9 +400,7 @@ def test_a_client_whose_key_was_revoked_is_given_no_actor(cluster: Cluster) -> N
     assert cluster.to_spawn == []
 
 
-def test_who_let_a_delegate_in_is_told_when_its_client_is_taken_off_the_list(
-    cluster: Cluster,
-) -> None:
+def test_a_revoked_clients_delegates_are_taken_back(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.joins("other", cpus=0)
@@ -422,7 +412,7 @@ def test_who_let_a_delegate_in_is_told_when_its_client_is_taken_off_the_list(
     assert cluster.told(control.Caller) == [("other", taken_back)]
 
 
-def test_nothing_is_kept_of_workers_that_asked_about_keys_and_went(cluster: Cluster) -> None:
+def test_nothing_is_kept_of_workers_that_asked_about_keys_and_left(cluster: Cluster) -> None:
     cluster.learns()
     cluster.joins("worker")
     cluster.has("client", "a")
@@ -446,9 +436,7 @@ def test_no_delegate_comes_back_after_its_clients_key_was_revoked(cluster: Clust
     assert cluster.admission.role_of(b"l" * 40) is None
 
 
-def test_a_cancellation_is_passed_on_to_the_worker_of_the_actor_and_no_other(
-    cluster: Cluster,
-) -> None:
+def test_a_cancellation_is_passed_on_to_the_worker_of_the_actor_alone(cluster: Cluster) -> None:
     cluster.joins("other")
     cluster.joins("worker")
     cluster.has("client", "actor", cpus=2)

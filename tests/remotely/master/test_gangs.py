@@ -67,7 +67,7 @@ def test_a_group_without_patience_is_gathered_nevertheless(cluster: Cluster) -> 
     assert cluster.spawns() == ["a", "b"]
 
 
-def test_news_of_room_does_not_lose_those_whose_group_has_not_all_asked(cluster: Cluster) -> None:
+def test_an_incomplete_group_stays_in_the_queue(cluster: Cluster) -> None:
     cluster.joins("w", cpus=2)
     cluster.has("client", "in the way")
     cluster.asks("client", "a", gang=GANG, together=2)
@@ -116,9 +116,7 @@ def test_a_group_that_can_never_fit_is_refused_at_once_all_of_it(cluster: Cluste
     assert len(cluster.told(control.Queued)) == 5
 
 
-def test_a_member_that_no_machine_is_large_enough_for_is_refused_as_a_single_one_is(
-    cluster: Cluster,
-) -> None:
+def test_a_group_whose_members_fit_nowhere_is_refused(cluster: Cluster) -> None:
     cluster.joins("w", cpus=2)
     ask_all(cluster, ["a", "b"], cpus=3)
     assert "3 CPUs where the largest worker has 2" in cluster.told(control.NotPlaced)[0][1].why
@@ -152,9 +150,7 @@ def test_a_group_of_which_one_is_taken_back_is_not_placed(cluster: Cluster) -> N
     check(cluster)
 
 
-def test_a_member_whose_machine_is_lost_before_its_birth_is_placed_by_itself(
-    cluster: Cluster,
-) -> None:
+def test_a_member_whose_machine_is_lost_before_its_birth_is_placed_alone(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=1)
     cluster.joins("w2", cpus=1)
     ask_all(cluster, ["a", "b"])
@@ -205,7 +201,7 @@ def test_a_group_shares_gpus_and_resources_as_they_are_on_each_machine(cluster: 
     st.lists(st.integers(1, 4), min_size=1, max_size=5),
     st.randoms(use_true_random=False),
 )
-def test_in_any_order_of_asking_and_ending_a_group_lives_whole_or_not_at_all(
+def test_in_any_order_a_group_lives_whole_or_not_at_all(
     machines: list[int], sizes: list[int], random: Random
 ) -> None:
     cluster = Cluster()
@@ -239,7 +235,7 @@ def _are_whole(cluster: Cluster, sizes: list[int]) -> None:
 # --- where ----------------------------------------------------------------------------------------
 
 
-def test_who_names_a_machine_is_placed_there_or_waits_for_it(cluster: Cluster) -> None:
+def test_a_request_for_a_machine_is_placed_there_or_waits_for_it(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=1, machine="small")
     cluster.joins("w2", cpus=8, machine="large")
     cluster.has("client", "a", machine="small")
@@ -278,7 +274,7 @@ def test_a_machine_that_is_not_there_is_named_with_those_that_are(cluster: Clust
     assert cluster.spawns() == ["b"]
 
 
-def test_who_is_to_be_near_an_actor_is_placed_on_its_machine(cluster: Cluster) -> None:
+def test_a_request_near_an_actor_is_placed_on_its_machine(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=2, machine="m1")
     cluster.joins("w2", cpus=8, machine="m2")
     cluster.has("client", "a", machine="m1")
@@ -318,9 +314,7 @@ def test_a_group_may_be_near_an_actor_too(cluster: Cluster) -> None:
     assert {r.error for _, r in cluster.told(control.NotPlaced)} == {"NoResources"}
 
 
-def test_who_is_to_be_near_an_actor_that_is_being_restarted_or_lost_waits(
-    cluster: Cluster,
-) -> None:
+def test_a_request_near_a_restarting_actor_waits(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=4, machine="m1")
     cluster.joins("w2", cpus=4, machine="m2")
     cluster.has("client", "a", machine="m1", max_restarts=1)
@@ -336,9 +330,7 @@ def test_who_is_to_be_near_an_actor_that_is_being_restarted_or_lost_waits(
     check(cluster)
 
 
-def test_where_no_worker_runs_the_python_of_the_script_is_said_for_the_named_machine(
-    cluster: Cluster,
-) -> None:
+def test_a_named_machine_without_the_python_is_refused_in_words(cluster: Cluster) -> None:
     cluster.joins("w1", python="3.9", machine="m1")
     cluster.joins("w2", machine="m2")
     cluster.asks("client", "a", machine="m1")

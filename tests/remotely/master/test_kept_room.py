@@ -69,9 +69,7 @@ def test_a_large_request_is_not_overtaken_for_ever(busy: Busy) -> None:
     assert len(busy.spawns()) == 4  # those who waited meanwhile
 
 
-def test_a_group_is_not_overtaken_for_ever_and_no_more_machines_are_kept_than_it_needs(
-    busy: Busy,
-) -> None:
+def test_room_is_kept_for_a_group_on_the_machines_that_it_needs(busy: Busy) -> None:
     for worker in ("w1", "w2", "w3"):
         busy.joins(worker, cpus=2)
     busy.fill(9)
@@ -109,7 +107,7 @@ def test_gpus_are_kept_as_they_get_free_and_others_go_on_beside(busy: Busy) -> N
     assert busy.lives("large")
 
 
-def test_whoever_asks_for_nothing_is_not_kept_out(busy: Busy) -> None:
+def test_a_request_for_nothing_is_placed_beside_kept_room(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.fill(4)
     busy.asks("client", "large", cpus=2)
@@ -142,7 +140,7 @@ def test_another_machine_is_tried_after_one_whose_actors_stay(busy: Busy) -> Non
     assert "large" in busy.living["w2"]
 
 
-def test_room_is_kept_for_nobody_who_waits_for_something_else(busy: Busy) -> None:
+def test_no_room_is_kept_for_a_request_that_waits_for_something_else(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.has("client", "holder", name="store", named=True, cpus=0)
     busy.says("client", control.End(actor="holder", grace_s=60))
@@ -152,7 +150,7 @@ def test_room_is_kept_for_nobody_who_waits_for_something_else(busy: Busy) -> Non
     busy.has("client", "another", cpus=2)
 
 
-def test_what_was_kept_is_free_for_others_when_nobody_wants_it_any_more(busy: Busy) -> None:
+def test_kept_room_is_free_when_its_request_is_withdrawn(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.fill(1)
     busy.asks("client", "large", cpus=2)
@@ -166,9 +164,7 @@ def test_what_was_kept_is_free_for_others_when_nobody_wants_it_any_more(busy: Bu
     assert busy.lives("next")
 
 
-def test_what_was_kept_is_free_at_once_when_the_request_finds_a_place_elsewhere(
-    busy: Busy,
-) -> None:
+def test_kept_room_is_free_at_once_when_its_request_is_placed_elsewhere(busy: Busy) -> None:
     for worker in ("w1", "w2"):
         busy.joins(worker, cpus=2, machine=worker)
     busy.fill(4)
@@ -202,7 +198,7 @@ EVENTS = [*["place"] * 6, *["spawn"] * 4, *["tick", "die"] * 3, *["join"] * 2, "
 
 
 @hypothesis.given(st.integers(0, 2**32))
-def test_what_is_free_adds_up_whatever_happens_while_room_is_kept(seed: int) -> None:
+def test_free_amounts_add_up_while_room_is_kept(seed: int) -> None:
     draw, cluster = Random(seed), Cluster()
     for number in range(3):
         cluster.hello(f"client-{number}")

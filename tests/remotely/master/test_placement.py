@@ -415,7 +415,7 @@ changes = st.lists(st.one_of(requests, joins, st.integers(0, 99)), max_size=60)
 
 
 @hypothesis.given(changes)
-def test_the_choice_is_that_of_a_search_among_all_whoever_comes_and_goes(
+def test_the_choice_is_that_of_a_search_among_all_workers(
     changes: list[Resources | tuple[Resources, str] | int],
 ) -> None:
     ledger = Ledger()

@@ -26,9 +26,7 @@ def test_a_beat_that_asks_is_told_which_beat_was_heard(cluster: Cluster) -> None
     assert cluster.told(control.Tick) == [("worker", control.Tick(asked=12.5))]
 
 
-def test_a_new_master_says_of_nobody_that_he_is_gone_before_his_worker_may_be_back(
-    cluster: Cluster,
-) -> None:
+def test_a_new_master_calls_no_actor_gone_before_its_worker_may_be_back(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.has("client", "b")
@@ -80,9 +78,7 @@ def test_nothing_is_placed_on_a_worker_that_cannot_be_reached(cluster: Cluster) 
     assert [(worker, spawn.request.actor) for worker, spawn in cluster.to_spawn] == [("small", "a")]
 
 
-def test_what_was_about_to_be_born_on_a_worker_that_is_cut_off_is_born_elsewhere_and_once(
-    cluster: Cluster,
-) -> None:
+def test_a_birth_on_an_unreachable_worker_moves_to_another(cluster: Cluster) -> None:
     cluster.joins("large", cpus=4)
     ticket = cluster.asks("client", "a", cpus=1)
     ((_, spawn),) = cluster.to_spawn
@@ -99,9 +95,7 @@ def test_what_was_about_to_be_born_on_a_worker_that_is_cut_off_is_born_elsewhere
     assert ("small", control.End(actor="a", grace_s=0.0)) not in cluster.said
 
 
-def test_who_asked_for_an_actor_that_was_closed_before_its_birth_is_told_when_its_worker_goes(
-    cluster: Cluster,
-) -> None:
+def test_an_actor_closed_before_its_birth_is_refused_with_its_worker_gone(cluster: Cluster) -> None:
     cluster.joins("worker")
     ticket = cluster.asks("client", "a")
     cluster.says("client", control.End(actor="a", grace_s=0.0))
@@ -113,7 +107,7 @@ def test_who_asked_for_an_actor_that_was_closed_before_its_birth_is_told_when_it
 
 
 @pytest.mark.parametrize("is_born", [True, False])
-def test_a_birth_for_which_no_other_worker_had_room_goes_on_when_its_worker_is_back(
+def test_a_birth_goes_on_when_its_worker_is_back_if_no_other_had_room(
     cluster: Cluster, is_born: bool
 ) -> None:
     cluster.joins("worker")
@@ -136,9 +130,7 @@ def test_a_birth_for_which_no_other_worker_had_room_goes_on_when_its_worker_is_b
     assert cluster.to_spawn == []
 
 
-def test_what_runs_on_a_worker_that_is_cut_off_for_less_than_its_lease_goes_on(
-    cluster: Cluster,
-) -> None:
+def test_actors_go_on_if_their_worker_is_back_within_its_lease(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.told(control.Placed)
@@ -151,7 +143,7 @@ def test_what_runs_on_a_worker_that_is_cut_off_for_less_than_its_lease_goes_on(
     cluster.has("client", "b")
 
 
-def test_who_needs_a_machine_that_was_lost_waits_for_it(cluster: Cluster) -> None:
+def test_a_request_that_needs_a_lost_machine_waits_for_it(cluster: Cluster) -> None:
     cluster.joins("head", cpus=0)
     cluster.joins("far", cpus=2)
     assert len(cluster.passes(LEASE_S, but=["far"])) == 1
@@ -162,9 +154,7 @@ def test_who_needs_a_machine_that_was_lost_waits_for_it(cluster: Cluster) -> Non
     assert cluster.spawns() == ["a"]
 
 
-def test_of_two_workers_of_one_host_that_were_lost_each_is_expected_until_its_own_next_one_joins(
-    cluster: Cluster,
-) -> None:
+def test_two_lost_workers_of_one_host_are_each_expected_back(cluster: Cluster) -> None:
     sizes = {"small": 1.0, "large": 4.0}
     for name, cpus in sizes.items():
         cluster.joins(name, cpus=cpus, machine="m")
@@ -185,7 +175,7 @@ def test_a_machine_that_joins_anew_is_not_expected_back_as_well(cluster: Cluster
 
 
 @pytest.mark.parametrize("machine", ["m", "m.example"])
-def test_an_actor_that_is_to_be_on_a_machine_or_near_another_there_waits_while_that_is_lost(
+def test_a_request_for_a_lost_machine_or_neighbor_waits_for_it(
     cluster: Cluster, machine: str
 ) -> None:
     cluster.joins("other", cpus=2)
@@ -211,9 +201,7 @@ def test_an_actor_that_is_to_be_on_a_machine_or_near_another_there_waits_while_t
     assert set(cluster.living["next"]) == {"a", "b"}
 
 
-def test_a_worker_takes_the_place_of_those_that_were_killed_on_its_machine_at_once(
-    cluster: Cluster,
-) -> None:
+def test_a_worker_replaces_its_killed_predecessors_at_once(cluster: Cluster) -> None:
     cluster.joins("killed", cpus=1)
     cluster.has("client", "a", max_restarts=1)
     cluster.told(control.Died)
@@ -235,7 +223,7 @@ def test_a_worker_takes_the_place_of_those_that_were_killed_on_its_machine_at_on
     "wishes", [{"machine": "m"}, {"machine": "m.example"}, {"gpus": 1}, {"cpus": 3}]
 )
 @pytest.mark.parametrize("was_placed", [True, False])
-def test_who_waits_for_a_killed_worker_is_placed_on_the_next_and_not_refused(
+def test_a_request_that_needs_a_killed_worker_is_placed_on_the_next(
     cluster: Cluster, wishes: dict[str, Any], was_placed: bool
 ) -> None:
     cluster.joins("other", cpus=1)
@@ -269,9 +257,7 @@ def test_a_lost_worker_is_not_expected_when_its_place_is_taken(cluster: Cluster)
     assert cluster.told(control.NotPlaced)
 
 
-def test_of_a_worker_that_cannot_be_reached_nothing_is_free_and_it_is_told_for_how_long(
-    cluster: Cluster,
-) -> None:
+def test_an_unreachable_worker_has_nothing_free_in_the_status(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=2, license=1)
     cluster.has("client", "a")
     assert [(w.away_s, w.free_cpus) for w in workers_in_status(cluster)] == [(0, 1)]
@@ -303,9 +289,7 @@ def test_a_status_is_answered_at_the_moment_when_several_workers_are_lost(cluste
     assert [status.ticket for _, status in cluster.told(control.Status)] == [1]
 
 
-def test_who_found_nobody_where_an_actor_was_is_answered_when_its_machine_is_back_or_lost(
-    cluster: Cluster,
-) -> None:
+def test_a_lookup_after_a_failed_connection_waits_for_the_machine(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=2)
     for actor in ("a", "b"):
         cluster.has("client", actor)
@@ -332,7 +316,7 @@ def test_who_found_nobody_where_an_actor_was_is_answered_when_its_machine_is_bac
     assert lost.obituary.lost
 
 
-def test_who_needs_a_machine_that_was_lost_for_good_is_refused(cluster: Cluster) -> None:
+def test_a_request_that_needs_a_machine_lost_for_good_is_refused(cluster: Cluster) -> None:
     cluster.joins("head", cpus=0)
     cluster.joins("far", cpus=2)
     cluster.loses("far", may_return=True)
@@ -361,9 +345,7 @@ def test_a_new_master_refuses_nothing_before_its_workers_may_be_back(cluster: Cl
 
 
 @pytest.mark.parametrize("away", ["cut off", "new master"])
-def test_an_end_of_which_the_word_was_lost_is_told_when_the_worker_is_back(
-    cluster: Cluster, away: str
-) -> None:
+def test_a_lost_end_is_repeated_when_the_worker_is_back(cluster: Cluster, away: str) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.cut_off.add("worker")
@@ -378,9 +360,7 @@ def test_an_end_of_which_the_word_was_lost_is_told_when_the_worker_is_back(
     assert [who for who, end in cluster.told(control.End) if end.actor == "a"] == ["worker"]
 
 
-def test_an_actor_that_ended_while_its_end_was_on_the_way_is_not_lost_but_closed(
-    cluster: Cluster,
-) -> None:
+def test_an_actor_that_vanished_while_its_end_was_under_way_is_closed(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a", max_restarts=3)
     cluster.says("client", control.End(actor="a", grace_s=1))
@@ -394,9 +374,7 @@ def test_an_actor_that_ended_while_its_end_was_on_the_way_is_not_lost_but_closed
     )
 
 
-def test_an_end_that_a_new_master_hears_before_the_worker_is_back_is_not_forgotten(
-    cluster: Cluster,
-) -> None:
+def test_an_end_asked_of_a_new_master_is_kept_until_the_worker_is_back(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.starts_master()
@@ -410,18 +388,14 @@ def test_an_end_that_a_new_master_hears_before_the_worker_is_back_is_not_forgott
     assert [died.obituary.actor for _, died in cluster.told(control.Died)] == ["a"]
 
 
-def test_a_worker_that_joins_while_the_cluster_is_being_stopped_is_told_to_leave(
-    cluster: Cluster,
-) -> None:
+def test_a_worker_that_joins_a_stopping_cluster_is_told_to_leave(cluster: Cluster) -> None:
     cluster.do(cluster.core.close())
     cluster.joins("late")
     assert [who for who, _ in cluster.told(control.Leave)] == ["late"]
 
 
 @pytest.mark.parametrize("heard", [True, False])
-def test_who_reads_a_log_is_answered_though_its_worker_was_away(
-    cluster: Cluster, heard: bool
-) -> None:
+def test_a_log_is_asked_for_again_when_its_worker_is_back(cluster: Cluster, heard: bool) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     if not heard:
@@ -438,7 +412,7 @@ def test_who_reads_a_log_is_answered_though_its_worker_was_away(
 
 
 @pytest.mark.parametrize("waits_for", ["room", "its name", "room for its next life"])
-def test_who_asked_for_an_actor_that_is_closed_before_it_has_room_is_told_so(
+def test_closing_an_actor_that_has_no_room_yet_refuses_its_request(
     cluster: Cluster, waits_for: str
 ) -> None:
     cluster.joins("worker")
@@ -463,7 +437,7 @@ def test_who_asked_for_an_actor_that_is_closed_before_it_has_room_is_told_so(
     assert (who, refused.ticket, refused.error) == ("client", ticket, "ActorDied")
 
 
-def test_who_has_an_actor_ended_that_is_not_there_is_told_so(cluster: Cluster) -> None:
+def test_ending_an_actor_that_is_not_there_is_answered(cluster: Cluster) -> None:
     cluster.says("client", control.End(actor="a", grace_s=1))
     ((who, died),) = cluster.told(control.Died)
     assert (who, died.obituary.actor, died.obituary.asked) == ("client", "a", True)
@@ -486,9 +460,7 @@ def test_a_birth_that_nobody_knows_of_is_ended(cluster: Cluster) -> None:
     assert cluster.told(control.End) == [("worker", control.End(actor="a", grace_s=0.0, kill=True))]
 
 
-def test_a_birth_that_the_master_before_asked_for_is_adopted_and_not_made_twice(
-    cluster: Cluster,
-) -> None:
+def test_a_birth_that_the_last_master_asked_for_is_adopted(cluster: Cluster) -> None:
     cluster.joins("one")
     cluster.asks("client", "a")
     ((_, spawn),) = cluster.to_spawn
@@ -534,9 +506,7 @@ def test_a_new_master_gives_no_name_away_before_its_holder_may_be_back(cluster: 
     assert kinds["NotPlaced"].error == "NameTaken"
 
 
-def test_a_client_that_has_said_goodbye_is_given_no_actor_for_which_it_was_waiting(
-    cluster: Cluster,
-) -> None:
+def test_a_client_is_given_no_actor_after_its_goodbye(cluster: Cluster) -> None:
     cluster.learns()
     cluster.joins("worker", cpus=4)
     cluster.has("client", "keeps it from going")
@@ -547,9 +517,7 @@ def test_a_client_that_has_said_goodbye_is_given_no_actor_for_which_it_was_waiti
     assert cluster.spawns() == []
 
 
-def test_what_was_asked_of_a_new_master_is_looked_at_when_there_is_news_of_it_and_not_before(
-    cluster: Cluster,
-) -> None:
+def test_held_questions_are_looked_at_only_when_there_is_news(cluster: Cluster) -> None:
     """Else a thousand workers that come back would each have all who ask looked at again."""
 
     def steps_of_a_return(asked: int) -> int:

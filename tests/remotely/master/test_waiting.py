@@ -10,9 +10,7 @@ from tests.remotely.master.played import (
 )
 
 
-def test_of_those_who_have_room_the_first_to_ask_is_served_first_whatever_they_ask_for(
-    cluster: Cluster,
-) -> None:
+def test_requests_that_fit_are_served_in_the_order_of_asking(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=4)
     cluster.has("client", "all", cpus=4)
     for n, cpus in enumerate([2, 1, 2, 0.5, 1]):
@@ -21,9 +19,7 @@ def test_of_those_who_have_room_the_first_to_ask_is_served_first_whatever_they_a
     assert cluster.spawns() == ["w0", "w1", "w3"]  # the third finds half a CPU, and waits on
 
 
-def test_where_cpus_are_not_counted_who_names_none_waits_for_none_and_it_is_told_once(
-    cluster: Cluster,
-) -> None:
+def test_uncounted_cpus_are_not_waited_for_and_a_crowd_is_told_once(cluster: Cluster) -> None:
     cluster.starts_master(counts_cpus=False)
     cluster.hello("client")
     cluster.joins("worker", cpus=2)
@@ -42,7 +38,7 @@ def test_where_cpus_are_not_counted_who_names_none_waits_for_none_and_it_is_told
     assert cluster.spawns() == ["f"]
 
 
-def test_who_waits_for_a_name_is_refused_when_another_gets_it(cluster: Cluster) -> None:
+def test_a_request_is_refused_when_another_gets_its_name(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=2)
     cluster.has("client", "other")
     ticket = cluster.asks("client", "large", cpus=2, name="store", named=True)
@@ -51,9 +47,7 @@ def test_who_waits_for_a_name_is_refused_when_another_gets_it(cluster: Cluster) 
     assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NameTaken")
 
 
-def test_who_wants_the_name_of_an_actor_that_is_ending_gets_it_as_that_has_ended(
-    cluster: Cluster,
-) -> None:
+def test_a_request_for_the_name_of_an_ending_actor_waits_for_it(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=4)
     cluster.has("client", "old", name="store", named=True)
     cluster.says("client", control.End(actor="old", grace_s=60))
@@ -66,7 +60,7 @@ def test_who_wants_the_name_of_an_actor_that_is_ending_gets_it_as_that_has_ended
     assert cluster.spawns() == ["new"]
 
 
-def test_who_waits_for_a_name_comes_after_who_waits_for_room_already(cluster: Cluster) -> None:
+def test_a_request_for_a_name_overtakes_no_earlier_request_for_room(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=1)
     cluster.has("client", "old", name="store", named=True)
     cluster.asks("client", "first")
@@ -76,7 +70,7 @@ def test_who_waits_for_a_name_comes_after_who_waits_for_room_already(cluster: Cl
     assert cluster.spawns() == ["first"]
 
 
-def test_who_has_no_patience_has_a_place_or_is_refused_at_once(cluster: Cluster) -> None:
+def test_a_request_without_patience_is_placed_or_refused_at_once(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=1)
     for ticket, actor in ((1, "first"), (2, "second")):
         request = request_of(actor, "client")
@@ -89,7 +83,7 @@ def test_who_has_no_patience_has_a_place_or_is_refused_at_once(cluster: Cluster)
     assert cluster.spawns() == []
 
 
-def test_who_waits_is_told_of_holders_that_hold_some_of_what_it_asks_for(cluster: Cluster) -> None:
+def test_a_waiting_request_is_told_who_holds_what_it_needs(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=1, gpus=1, license=2)
     cluster.has("client", "none", cpus=0)
     cluster.has("client", "a cpu", cpus=1)
@@ -106,9 +100,7 @@ def test_who_waits_is_told_of_holders_that_hold_some_of_what_it_asks_for(cluster
     assert "CPUs and 1 license. a license (" in said_of(cpus=0, others={"license": 2})
 
 
-def test_a_cluster_that_has_just_been_started_has_a_moment_to_find_a_machine(
-    cluster: Cluster,
-) -> None:
+def test_a_new_cluster_has_a_moment_to_find_a_machine(cluster: Cluster) -> None:
     request = request_of("a", "client")
     cluster.says("client", control.Place(ticket=1, request=request, patience_s=0))
     cluster.passes(0.5)
@@ -116,7 +108,7 @@ def test_a_cluster_that_has_just_been_started_has_a_moment_to_find_a_machine(
     assert cluster.spawns() == ["a"]
 
 
-def test_who_waits_for_a_name_is_refused_after_its_patience(cluster: Cluster) -> None:
+def test_a_request_for_a_name_is_refused_after_its_patience(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=4)
     cluster.has("client", "old", name="store", named=True)
     cluster.says("client", control.End(actor="old", grace_s=600))
@@ -145,7 +137,7 @@ def test_an_automatic_name_of_an_actor_that_is_ending_is_free(cluster: Cluster) 
     cluster.has("client", "new", name="Counter-1", named=True)
 
 
-def test_who_gives_up_a_name_that_is_still_in_use_does_not_get_it_later(cluster: Cluster) -> None:
+def test_a_withdrawn_request_for_a_name_does_not_get_it_later(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=4)
     cluster.has("client", "old", name="store", named=True)
     cluster.says("client", control.End(actor="old", grace_s=60))
@@ -158,9 +150,7 @@ def test_who_gives_up_a_name_that_is_still_in_use_does_not_get_it_later(cluster:
     assert cluster.spawns() == ["newer"]
 
 
-def test_who_waits_for_a_machine_that_leaves_is_refused_if_no_other_is_large_enough(
-    cluster: Cluster,
-) -> None:
+def test_a_request_is_refused_when_the_only_large_machine_leaves(cluster: Cluster) -> None:
     cluster.joins("large", cpus=4)
     cluster.joins("small", cpus=2)
     cluster.has("client", "a", cpus=3)
@@ -186,9 +176,7 @@ def test_a_client_that_says_goodbye_asks_for_nothing_any_more(cluster: Cluster) 
     assert cluster.told(control.Farewell)
 
 
-def test_an_actor_that_its_client_asked_a_new_master_for_before_its_worker_was_back_is_made_once(
-    cluster: Cluster,
-) -> None:
+def test_an_actor_asked_for_before_its_worker_is_back_is_made_once(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=2)
     cluster.has("client", "a")
     cluster.starts_master()
@@ -209,7 +197,7 @@ def place(actor: str) -> control.Place:
     return control.Place(ticket=1, request=request, patience_s=1.0)
 
 
-def test_who_asks_anew_while_served_waits_on() -> None:
+def test_a_request_made_anew_during_its_turn_waits_on() -> None:
     """An answer in the middle of a turn may cause that."""
     waiting = WaitingList()
     waiting.add("s", place("a"), since=0.0, deadline=1.0)
