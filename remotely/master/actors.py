@@ -133,15 +133,11 @@ def queue(state: State, record: ActorRecord, said: object) -> None:
             state.tell(each.session, control.Queued(ticket=each.place.ticket, why=why))
 
 
-def leave_queue(state: State, record: ActorRecord, said: object) -> None:
-    """Its request waits no longer."""
-    state.waiting.remove(record.request.actor)
-
-
 def tell_refusal(state: State, record: ActorRecord, said: object) -> None:
-    """Its client is told why it is not made."""
+    """Its request leaves the queue, and its client is told why it is not made."""
     assert isinstance(said, control.NotPlaced)
     assert record.asker is not None
+    state.waiting.remove(record.request.actor)
     state.tell(record.asker.session, said)
 
 
@@ -181,23 +177,20 @@ def tell_spawn(state: State, record: ActorRecord, said: object) -> None:
 
 
 def take_place(state: State, record: ActorRecord, said: object) -> None:
-    """Its place and name are its own; its client will be told of its end, and others that wait for
-    that name are refused."""
+    """Its request leaves the queue; its place and name are its own.  Its client will be told of its
+    end, and has a lease in which to come back to a new master; other requests for the name are
+    refused."""
     request = record.request
+    state.waiting.remove(request.actor)
     state.actors.add(record)
     watcher = record.asker.session if record.asker else request.owner
     if watcher:
         state.actors.watch(watcher, record)
+    if request.owner and request.owner not in state.sessions:
+        state.leases.renew(request.owner, state.now)
     for waiter in state.waiting.for_name(request.name) if request.named else ():
         if waiter.request.actor != request.actor:
             refuse_name(state, waiter)
-
-
-def note_owner(state: State, record: ActorRecord, said: object) -> None:
-    """Its owner has a lease in which to come back to a new master."""
-    owner = record.request.owner
-    if owner and owner not in state.sessions:
-        state.leases.renew(owner, state.now)
 
 
 def answer_unknown(state: State, record: ActorRecord, said: object) -> None:
@@ -391,7 +384,7 @@ class Rule(NamedTuple):
 
 ENDED, WAITING, STARTING, RESUMING, ALIVE, CANCELLED, ENDING, RESTARTING = Phase
 _HAS_PLACE = (STARTING, RESUMING, ALIVE, CANCELLED, ENDING)
-_PLACED: tuple[Step, ...] = (leave_queue, tell_spawn, take_place, answer_unknown, warn_of_crowd)
+_PLACED: tuple[Step, ...] = (tell_spawn, take_place, answer_unknown, warn_of_crowd)
 _BORN: tuple[Step, ...] = (settle, tell_born, answer_questions, give_away, serve_neighbors)
 _LEFT: tuple[Step, ...] = (free_place, remember_end, refuse_asker, tell_watchers)
 _FREED: tuple[Step, ...] = (free_owner, remove_restart_file, serve_waiting)
@@ -408,11 +401,11 @@ RULES = (
     ),
     Rule(Event.ASKED, {ALIVE: ALIVE, ENDING: ENDING}, (tell_where,)),
     Rule(Event.ROOM, {WAITING: STARTING}, _PLACED),
-    Rule(Event.REFUSED, {WAITING: ENDED}, (leave_queue, tell_refusal, give_up_next_life)),
+    Rule(Event.REFUSED, {WAITING: ENDED}, (tell_refusal, give_up_next_life)),
     Rule(
         Event.BROUGHT,
         {ENDED: RESUMING, WAITING: RESUMING, RESTARTING: RESUMING},
-        (leave_queue, take_place, note_owner),
+        (take_place,),
     ),
     Rule(
         Event.BORN,

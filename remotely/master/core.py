@@ -307,8 +307,8 @@ class Core:
         return state.take_instructions()
 
     def lose_route(self, who: str, now: float) -> list[Instruction]:
-        """A peer cannot be reached now: until it is back, nothing is placed on a worker, and a
-        guest has gone."""
+        """A peer cannot be reached now: nothing is placed on a worker until it is back, and a guest
+        has gone."""
         state = self.state
         state.now = now
         self._end_guest(who)
@@ -316,11 +316,6 @@ class Core:
             actors.place_elsewhere(state, who)
         actors.hear_figures(state, who)
         return state.take_instructions()
-
-    def end_guest(self, who: str) -> list[Instruction]:
-        """If this is a guest's connection, it has ended."""
-        self._end_guest(who)
-        return self.state.take_instructions()
 
     def _end_guest(self, who: str) -> None:
         if self._guests.leave(who):

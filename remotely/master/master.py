@@ -293,7 +293,7 @@ class Master:
                 log.warning("a key was revoked; its holder has to go")
                 self._tell(who, control.Refused(error="NotAllowed", why=REVOKED))
                 now, why = time.monotonic(), "the key of its worker was revoked"
-                self._do(self.core.end_guest(who))
+                self._do(self.core.lose_route(who, now))
                 self._do(self.core.remove_worker(who, why, now))
                 self._do(self.core.end_session(who, now))
 

@@ -11,7 +11,6 @@ from remotely.master.state import Instruction, LetGo, Tell
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
-from tests.steps import steps
 
 CLIENT_KEY, WORKER_KEY = b"a client's key".ljust(40), b"a worker's key".ljust(40)
 LEASE_S = 10.0
@@ -349,7 +348,7 @@ def test_a_process_that_is_not_heard_any_more_is_forgotten(cluster: Cluster) -> 
     cluster.arrives("a", "Sim")
     cluster.core.renew("worker", LEASE_S)
     cluster.do(cluster.core.expire(LEASE_S))
-    cluster.do(cluster.core.end_guest("guest a"))
+    cluster.do(cluster.core.lose_route("guest a", LEASE_S))
     assert cluster.gone.count("guest a") == 1
 
 
@@ -446,29 +445,3 @@ def test_a_process_that_serves_says_no_more_to_the_master_than_whom_it_asks_abou
     assert cluster.said == []
     cluster.client_says("ann", control.Locate(ticket=9, name="sim"))
     assert cluster.given("ann") == {9: "a"}
-
-
-def test_a_question_costs_the_same_however_many_were_given_or_wait() -> None:
-    def cost(others: int) -> int:
-        cluster = Cluster()
-        cluster.joins()
-        for who in ("ann", "bob", "eve"):
-            cluster.hello(who)
-        for number in range(others):
-            cluster.arrives(f"given{number}", "Sim")
-            cluster.asks("bob", "Sim")
-            cluster.arrives(f"free{number}", "Other")
-            cluster.asks("eve", "Rare")
-        cluster.said.clear()  # this list is the test's
-        ask = control.AskArrival(ticket=10_000, class_name="Sim")
-
-        def work() -> None:
-            cluster.client_says("ann", ask)
-            cluster.client_says("ann", ask)
-            cluster.arrives("a", "Sim")
-            cluster.client_says("ann", control.NoArrival(ticket=10_000))
-            cluster.dies("a")
-
-        return steps(work)
-
-    assert cost(100) == cost(1)
