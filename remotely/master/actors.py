@@ -30,6 +30,8 @@ The next life
     So a detached actor survives the end of its maker, and its own.  It does not survive the loss of
     its machine when its maker is gone too.
 
+Over 700 lines: a state machine, whose steps cause each other.
+
 Nothing here waits for an answer: a message that cannot be sent is an event of its own (`lose_route`
 in core.py), so a request may be placed on a worker that cannot be reached, and is placed again.
 """
@@ -524,7 +526,7 @@ def answer(state: State, questions: Iterable[Question]) -> None:
     for who, question in questions:
         session = state.sessions.get(who)
         if isinstance(question, control.End):  # whoever asked for it, and may have gone
-            end(state, who, question)
+            hear_end(state, who, question)
         elif session is None:
             continue
         elif isinstance(question, control.Locate):
@@ -541,7 +543,7 @@ def tell_gifts(state: State, gifts: Iterable[Gift]) -> None:
         state.tell(session, control.Located(ticket=ticket, location=record.location))
 
 
-def end(state: State, who: str, end: control.End) -> None:
+def hear_end(state: State, who: str, end: control.End) -> None:
     """A session has an actor ended; it asks again until it hears of the end."""
     actor = end.actor
     if end.kill and (session := state.sessions.get(who)) is not None:

@@ -141,7 +141,7 @@ class Core:
             case control.Place() if not state.sessions[who].leaving:
                 actors.ask(state, who, message)
             case control.End():
-                actors.end(state, who, message)
+                actors.hear_end(state, who, message)
             case control.Cancel(actor=actor):
                 if record := state.actors.records.get(actor):
                     state.tell(record.worker, message)

@@ -8,7 +8,8 @@
 A record names what belongs to it; an index is the way back.  Indexes are kept where a record comes
 and goes, here and nowhere else, so an event costs what it touches and not what there is.
 
-core.py and actors.py change the state; ledger.py, waiting.py and arrivals.py hold parts of it.
+Over 500 lines: all that is known, in one place.  core.py and actors.py change it; ledger.py,
+waiting.py and arrivals.py hold parts of it.
 """
 
 from collections import OrderedDict, deque

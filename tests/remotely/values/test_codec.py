@@ -281,7 +281,7 @@ PURE = [
     "values/locks.py",
     "values/unpicklable.py",
     "values/by_value.py",
-    "master/placement.py",
+    "master/ledger.py",
     "protocol/lease.py",
     "protocol/wire.py",
     "errors.py",
