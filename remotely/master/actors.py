@@ -37,7 +37,7 @@ in core.py), so a request may be placed on a worker that cannot be reached, and 
 """
 
 from collections.abc import Callable, Iterable
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -60,7 +60,7 @@ from remotely.protocol.lease import OWNER_GRACE_S
 SOON_S = 5.0  # how long a request waits at least for the others of its group, or for any machine
 
 
-class Phase(Enum):
+class Phase(StrEnum):
     """Where an actor stands."""
 
     ENDED = "ended"
@@ -73,7 +73,7 @@ class Phase(Enum):
     RESTARTING = "restarting"
 
 
-class Event(Enum):
+class Event(StrEnum):
     """What happens to it.  With each, `happen` is given what the steps below need."""
 
     ASKED = "a client asks for this life"  # Asked

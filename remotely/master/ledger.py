@@ -23,6 +23,7 @@ from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -31,11 +32,12 @@ from remotely.protocol.resources import Resources, counted, format_bytes, in_tho
 WHOLE = 1000  # a GPU, in thousandths
 
 
-def needs_of(asked: Resources) -> list[tuple[str, int]]:
+@lru_cache(maxsize=10_000)  # many actors ask for the same, and a request is retried many times
+def needs_of(asked: Resources) -> tuple[tuple[str, int], ...]:
     """Return how much is asked for of each resource but GPUs, where it is any."""
     needs = [("cpus", in_thousandths(asked.cpus)), ("memory", asked.memory)]
     needs += [(name, in_thousandths(amount)) for name, amount in asked.others]
-    return [(name, amount) for name, amount in needs if amount]
+    return tuple((name, amount) for name, amount in needs if amount)
 
 
 @dataclass
@@ -246,12 +248,15 @@ class Ledger:
 
     def has_room(self, worker: str, asked: Resources, python: str) -> bool:
         """Tell whether `asked` could be placed on this worker now."""
-        room, milli_gpus = self._workers[worker], in_thousandths(asked.gpus)
+        room = self._workers[worker]
         return (
             worker not in self.away
             and room.python == python
             and room.has(needs_of(asked))
-            and (not milli_gpus or enough_gpus(milli_gpus, len(room.gpu_ids), room.share))
+            and (
+                not asked.gpus
+                or enough_gpus(in_thousandths(asked.gpus), len(room.gpu_ids), room.share)
+            )
         )
 
     def copies(
