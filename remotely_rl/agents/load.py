@@ -123,7 +123,7 @@ class Policy:
         self._config = config
         self._model = model
         self._actions = actions
-        self._greedy = greedy
+        self.greedy = greedy
         self._memory = networks.initial_state(model, count)
         self._random = torch.Generator().manual_seed(seed)
 
@@ -138,7 +138,7 @@ class Policy:
             policy = policy[0]
         else:
             policy, _ = self._model(seen)
-        if self._greedy:
+        if self.greedy:
             return self._config.best(self._actions, policy).numpy()
         return self._config.draw(self._actions, policy, self._random).numpy()
 

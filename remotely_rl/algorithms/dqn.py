@@ -344,7 +344,7 @@ class QActor(Actor):
                 parts.append(self.model(trees.map_tree(lambda x: x[at], obs))[0])  # noqa: B023 - called at once
             q = torch.cat(parts)
         else:
-            q, _ = self.model(obs)
+            q, _ = self.network(obs)
         epsilons = epsilons.repeat(count // player.width)
         action = player.draw(q_learning.epsilon_greedy, q.cpu(), epsilons)
         return AgentOutput(action.numpy(), nothing, nothing)

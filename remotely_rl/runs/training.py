@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import gymnasium
 from torch import nn
 
 from remotely_rl import networks
@@ -34,6 +33,7 @@ from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.session import Result, Session
 from remotely_rl.runs.setup import import_late, make_learner, probe
 from remotely_rl.runs.stopping import limit_reached
+from remotely_rl.supervision.vector import is_registered
 
 __all__ = ["Result", "Session", "Train", "begin", "config_of"]
 
@@ -197,7 +197,7 @@ def config_of(
     object.__setattr__(config, "overridden", frozenset(given))
     env = config.env
     is_id = re.fullmatch(r"[\w.]+:[\w./-]+", str(env)) is not None  # of a module
-    if env == kept["env"] and not is_id and env not in gymnasium.registry:
+    if env == kept["env"] and not is_id and not is_registered(str(env)):
         raise TrainingError(
             f"{run} was trained on {env}, which Gymnasium does not know; if it is a callable of"
             " your own, pass it: env=, or --env FILE.py:NAME"

@@ -58,14 +58,6 @@ class Rule(ABC):
 
     clients_optimize: ClassVar[bool] = False  # the optimizer, and its rate, are the clients'
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "weighed" in vars(cls):  # it would never be called, and this would be another rule
-            raise SyncError(
-                f"{cls.__name__}.weighed is no longer called: return what to step along from"
-                " `direction(client, contribution)`, and how far from `scale(staleness)`"
-            )
-
     def __post_init__(self, start: Tensor, optimizer: MakeOptimizer) -> None:
         """`start` [P] are the first parameters; clients are numbered from 0.
 

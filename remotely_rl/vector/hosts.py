@@ -140,6 +140,11 @@ class Hosts:
         self._spare.make()
 
     @property
+    def memory(self) -> NDArray[np.uint8] | None:
+        """The memory of the board, if there is one."""
+        return None if self._board is None else self._board.memory.array
+
+    @property
     def rows(self) -> Rows:
         """The observations of the last step, or reset."""
         return self._rows[self._parity]
