@@ -345,6 +345,15 @@ def test_an_actor_is_found_by_name_or_id_and_its_obituary_after_its_end(cluster:
         assert (found.location, bool(found.obituary)) == (None, has_ended)
 
 
+def test_an_automatic_name_means_the_first_actor_that_has_it(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    for actor in ("first", "second"):
+        cluster.has("client", actor, name="Counter-1")
+    cluster.says("client", control.Locate(ticket=1, name="Counter-1"))
+    ((_, found),) = cluster.told(control.Located)
+    assert found.location == cluster.living["worker"]["first"].location
+
+
 def test_an_actor_that_is_asked_for_again_is_made_once(cluster: Cluster) -> None:
     place = control.Place(ticket=7, request=request_of("a", "client"), patience_s=60)
     for _ in range(2):
