@@ -30,10 +30,10 @@ The next life
     So a detached actor survives the end of its maker, and its own.  It does not survive the loss of
     its machine when its maker is gone too.
 
-Over 700 lines: a state machine, whose steps cause each other.
-
 Nothing here waits for an answer: a message that cannot be sent is an event of its own (`lose_route`
 in core.py), so a request may be placed on a worker that cannot be reached, and is placed again.
+
+Over 700 lines: one state machine, whose steps cause each other.
 """
 
 from collections.abc import Callable, Iterable

@@ -342,7 +342,8 @@ class WorkerTable:
         self.records: dict[str, WorkerRecord] = {}
         self.ledger = Ledger()
         self._expected: dict[str, Expected] = {}
-        self._by_place: Index[str, str] = Index()  # by machine and by address; lost ones too
+        # By machine, by address, and by both; lost ones too.
+        self._by_place: Index[str | tuple[str, str], str] = Index()
         self._by_host: Index[str, str] = Index()
 
     def __contains__(self, worker: object) -> bool:
@@ -360,7 +361,7 @@ class WorkerTable:
         for before in known or self._guess_before(register):
             self.expect_not(before)
         self.records[name] = WorkerRecord(register, is_near)
-        for place in (register.machine, register.address):
+        for place in _places(register):
             self._by_place.add(place, name)
         self._by_host.add(register.host, name)
         self.ledger.add_worker(name, register.resources, register.python)
@@ -385,7 +386,7 @@ class WorkerTable:
     def expect_not(self, worker: str) -> None:
         """A lost worker does not come back; one that was not lost is no matter of this."""
         if (lost := self._expected.pop(worker, None)) is not None:
-            for place in (lost.machine, lost.address):
+            for place in _places(lost):
                 self._by_place.discard(place, worker)
             self.ledger.remove_worker(worker)
 
@@ -432,13 +433,14 @@ class WorkerTable:
         A machine may have several.  Of those that were lost it is one of the same size; one of
         another size only if it is the only one.
         """
-        lost = [
-            name
-            for name in self._by_place.of(register.address)
-            if (found := self._expected.get(name)) and found.machine == register.machine
-        ]
+        there = self._by_place.of((register.machine, register.address))
+        lost = [name for name in there if name in self._expected]
         alike = [name for name in lost if self._expected[name].size == register.resources]
         return alike[:1] or (lost if len(lost) == 1 else [])
+
+
+def _places(worker: control.Register | Expected) -> tuple[str, str, tuple[str, str]]:
+    return worker.machine, worker.address, (worker.machine, worker.address)
 
 
 # --- questions that cannot be answered yet --------------------------------------------------------

@@ -379,6 +379,8 @@ def check_waiting(cluster: Cluster) -> None:
         named = {w.number for w in waiters if w.request.named and w.request.name == name}
         assert {w.number for w in waiting.for_name(name)} == named
     assert not {w.request.actor for w in waiters} & state.actors.records.keys()
+    nears = {w.request.near for w in waiters}
+    assert all(waiting.any_near(f"actor-{n}") == (f"actor-{n}" in nears) for n in range(8))
     for waiter in waiters:
         assert waiter.session in state.sessions
         asked, python = needs_of(waiter.request)
