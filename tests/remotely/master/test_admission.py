@@ -77,6 +77,7 @@ def test_a_seal_holds_for_one_placement_on_one_worker_by_one_master(admission: A
 
 
 def test_a_delegate_is_a_client_inside_its_actor_until_that_has_ended(admission: Admission) -> None:
+    assert [admission.role_of(key) for key in (CLIENT, WORKER)] == ["client", "worker"]
     assert admission.role_of(OURS) is None
     assert admission.delegate("a", OURS)
     assert admission.role_of(OURS) == "client"

@@ -45,6 +45,26 @@ def test_a_new_master_calls_no_actor_gone_before_its_worker_may_be_back(cluster:
     assert (located.ticket, located.location) == (1, None)
 
 
+def test_a_held_question_is_answered_though_an_earlier_asker_has_gone(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.asks("client", "a")
+    for who in ("goes", "stays"):
+        cluster.hello(who)
+        cluster.says(who, control.Locate(ticket=1, actor="a"))
+    cluster.loses_client("goes")
+    cluster.spawns()
+    assert [who for who, _ in cluster.told(control.Located)] == ["stays"]
+
+
+def test_the_death_of_an_actor_that_a_new_master_never_knew_is_ignored(cluster: Cluster) -> None:
+    cluster.learns()
+    cluster.joins("worker")
+    cluster.said.clear()
+    cluster.says("worker", control.Died(obituary=control.Obituary(actor="a", life=0)))
+    assert cluster.said == []
+    assert not cluster.state.actors.deaths
+
+
 def test_leases_do_not_run_while_their_judge_is_away(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.now += 3 * LEASE_S
@@ -211,6 +231,7 @@ def test_a_worker_replaces_its_killed_predecessors_at_once(cluster: Cluster) -> 
     ((_, died),) = cluster.told(control.Died)
     assert (died.obituary.lost, died.obituary.restarting) == (True, True)
     assert cluster.core.workers == ["next"]
+    assert cluster.gone == ["killed"]
     cluster.has("client", "a", max_restarts=1, life=1)
     assert set(cluster.living["next"]) == {"a"}
     cluster.now += LEASE_S / 2

@@ -19,6 +19,17 @@ def test_requests_that_fit_are_served_in_the_order_of_asking(cluster: Cluster) -
     assert cluster.spawns() == ["w0", "w1", "w3"]  # the third finds half a CPU, and waits on
 
 
+def test_a_withdrawn_request_gives_its_line_no_earlier_turn(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1)
+    cluster.has("client", "in the way")
+    cluster.asks("client", "withdrawn")
+    cluster.asks("client", "other line", memory=1)
+    cluster.asks("client", "same line")
+    cluster.says("client", control.End(actor="withdrawn", grace_s=0))
+    cluster.buries("in the way")
+    assert cluster.spawns() == ["other line"]
+
+
 def test_uncounted_cpus_are_not_waited_for_and_a_crowd_is_told_once(cluster: Cluster) -> None:
     cluster.starts_master(counts_cpus=False)
     cluster.hello("client")
