@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remotely_rl.experience.replay.sum_tree import SumTree
+from remotely_rl.experience.replay.choices import SumTree
 
 
 def tree_of(numbers: list[float]) -> SumTree:

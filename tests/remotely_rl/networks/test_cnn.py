@@ -1,4 +1,4 @@
-"""ResNet: the network of the paper, for images of any size."""
+"""Networks for images."""
 
 import numpy as np
 import pytest
@@ -27,3 +27,11 @@ def test_the_residual_network_has_the_fifteen_convolutions_of_the_paper() -> Non
     stages = [(4, 16), (16, 32), (32, 32)]
     each = [(n * 9 + 1) * m + 4 * (m * 9 + 1) * m for n, m in stages]
     assert parameters == sum(each) + (32 * 6 * 6 + 1) * 256 + 257 * (6 + 1)
+
+
+def test_a_new_policy_is_close_to_uniform() -> None:
+    model = networks.SmallCNN((4, 42, 42), 6)
+    obs = torch.randint(0, 256, (8, 4, 42, 42), dtype=torch.uint8)
+    with torch.no_grad():
+        policy, _ = model(obs)
+    assert (policy.softmax(-1) - 1 / 6).abs().max() < 0.05

@@ -6,7 +6,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from remotely_rl.learning.tuner import RateWindow, Tuner
+from remotely_rl.algorithms.ga3c import RateWindow, Tuner
 
 NAMES = ("agents", "predictors", "trainers")
 LIMITS = dict(zip(NAMES, (16, 4, 4), strict=True))
