@@ -118,10 +118,12 @@ class Room:
         """Return how many actors that each ask for this there is room for."""
         found = min([at_most, *(self.free.get(n, 0) // each for n, each in needs_of(asked))])
         if milli_gpus := in_thousandths(asked.gpus):
-            parts = sum(max(0, left) // milli_gpus for left in self.shared.values())
+            parts = sum(
+                max(0, left) // milli_gpus for left in self.shared.values()
+            )  # none is whole
             whole = len(self.gpu_ids)
             in_whole = whole * (WHOLE // milli_gpus) or whole // max(1, milli_gpus // WHOLE)
-            found = min(found, in_whole + (parts if milli_gpus < WHOLE else 0))
+            found = min(found, in_whole + parts)
         return max(0, found)
 
 
