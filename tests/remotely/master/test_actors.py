@@ -436,3 +436,21 @@ def test_a_client_is_welcomed_with_the_pythons_of_the_cluster(cluster: Cluster) 
     cluster.joins("old", python="2.7")
     cluster.hello("late")
     assert [welcome.pythons for _, welcome in cluster.told(control.Welcome)][-1] == ["2.7", "3.12"]
+
+
+def test_a_deadlock_is_told_to_the_script_once_and_so_is_its_end(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    for actor in "ab":
+        cluster.has("client", actor)
+        cluster.hello(f"in {actor}", actor=actor)
+    for _ in range(3):
+        for waits, target in ("ab", "ba"):
+            cluster.now += 1
+            blocked = control.Blocked(wait=1, actor=target, call=f"{target}.go()", method="run")
+            cluster.says(f"in {waits}", blocked)
+    ((who, notice),) = cluster.told(control.Notice)
+    assert who == "client"
+    assert "b waits in run for a.go() and a waits in run for b.go(): a deadlock" in notice.text
+    cluster.says("in a", control.Unblocked())
+    ((who, notice),) = cluster.told(control.Notice)
+    assert "no deadlock any more, as this has ended: a waits" in notice.text
