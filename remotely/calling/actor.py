@@ -42,7 +42,7 @@ class CalledActor(RemoteActor):
     def __init__(self, engine: Engine, actor: str, name: str, owned: bool) -> None:
         super().__init__(engine, actor, name, owned)
         self.life = 0
-        self.lock = RLock()  # a signal handler may call in the middle of a call
+        self.lock = RLock()
         self.ended: EndError | None = None
         self.settled = True
         self.made_from: tuple[Owned, Options] | None = None

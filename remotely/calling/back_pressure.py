@@ -50,6 +50,10 @@ class Room:
         self._actor = actor
         self.done = has_room
 
+    @property
+    def answered(self) -> bool:
+        return self.done()
+
     def block(self, timeout: float | None) -> None:
         """Wait while another thread receives: each outcome wakes those who wait for its actor."""
         wakeup.sleep_until(self.done, timeout, self._actor)
@@ -64,7 +68,7 @@ class ByteBudget:
     def __init__(self, nbytes: int = MAX_BYTES_OF_PROCESS) -> None:
         self._limit = nbytes
         self._taken = 0
-        self._lock = RLock()  # a signal that the shield does not know may strike
+        self._lock = RLock()
 
     def wait_for_room(self, nbytes: int) -> None:
         wakeup.sleep_until(partial(self._has_room, nbytes), about=self)
@@ -96,7 +100,7 @@ class BackPressure:
         self.nbytes = 0
         self._budget = budget
         self._counted: dict[CallFuture[Any], int] = {}
-        self._lock = RLock()  # a signal that the shield does not know may strike
+        self._lock = RLock()
         self._has_warned = False
 
     @property

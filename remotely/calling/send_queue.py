@@ -214,10 +214,8 @@ class SendQueues(Generic[M]):
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             receiver.wait(future, left_s)
 
-    def attend(self) -> None:
+    def receive_in_background(self) -> None:
         """Replies of these calls are received as they come."""
-
-    attend_soon = attend
 
     def holds(self, future: CallFuture[Any]) -> bool:
         actor = future.keep

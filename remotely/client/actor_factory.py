@@ -110,7 +110,7 @@ class ActorFactory:
             options.concurrency,
             content,
         )
-        body = OutgoingValue(codec.Encoded((control.encode(prepare),), ()))
+        body = codec.Encoded((control.encode(prepare),), ())
         missing: CallFuture[list[str]] = CallFuture("the actor")
         channel.send(Kind.PREPARE, "", body, missing, background=True)
         stored: list[CallFuture[None]] = []
@@ -125,7 +125,7 @@ class ActorFactory:
         crossing = self._crossing(actor, encoded, {} if crossings is None else crossings)
         future.needs = crossing
         outgoing = OutgoingValue(encoded, crossings=(crossing,) if crossing else ())
-        channel.send(Kind.INIT, "", outgoing, future, background=True)
+        channel.send(Kind.INIT, "", encoded, future, background=True, large=outgoing)
         outgoing.close()
         return [*stored, future]
 

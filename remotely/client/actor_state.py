@@ -31,7 +31,7 @@ class ActorState(CalledActor):
         self.life = request.life
         self.location: Location | None = None
         self.channel: Channel | None = None
-        self.opening = RLock()  # a signal handler may call in the middle of a call
+        self.opening = RLock()
         self.gone = False
 
     @property

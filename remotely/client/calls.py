@@ -73,6 +73,7 @@ class Calls:
         if encoded.nbytes >= SEND_FROM_BYTES and not named:
             encoded, crossing = self._begin_crossing(remotes, encoded, background)
         outgoing = OutgoingValue(encoded, len(remotes) > 1, (crossing,) if crossing else ())
+        large = outgoing if outgoing.is_large or crossing else None
         may_leave = not named and (crossing is None or crossing.done.done())
         message = self._message(remotes, kind, name, outgoing, named) if named or retries else None
         futures = []
@@ -101,7 +102,7 @@ class Calls:
                 if channel is not None and channel.is_open:
                     if channel.sources_sent < len(source_library.library.batches):
                         _send_sources(remote, channel)
-                    is_sent = channel.send(kind, name, outgoing, future, background, True)
+                    is_sent = channel.send(kind, name, encoded, future, background, large, True)
                 if not is_sent and not future.done() and future.receiver is None:
                     if message is None:
                         message = self._message(remotes, kind, name, outgoing, named)
@@ -192,7 +193,7 @@ class Calls:
         channel = self._channels.of(actor)
         is_sent = self._send_message(channel, actor, turn.message, turn.future, True, turn.take)
         if is_sent:
-            channel.receive_soon()
+            channel.receive_in_background()
         elif is_sent is False:
             turn.give_back()
 
@@ -224,7 +225,8 @@ class Calls:
         future.needs = message
         if channel.sources_sent < len(source_library.library.batches):
             _send_sources(actor, channel)
-        return channel.send(message.kind, message.name, outgoing, future, background, True)
+        value, large = outgoing.encoded, outgoing if outgoing.is_large else None
+        return channel.send(message.kind, message.name, value, future, background, large, True)
 
     # --- large values for other machines ----------------------------------------------------------
 
@@ -272,8 +274,6 @@ def _send_sources(actor: ActorState, channel: Channel) -> None:
     """Send the modules that an actor may lack."""
     batches, total = unsent(actor, channel.location.life, channel.sources_sent)
     for digest, content in batches:
-        outgoing = OutgoingValue(codec.Encoded((), (memoryview(content),)))
-        learnt: CallFuture[None] = CallFuture("the actor")
-        channel.send(Kind.SOURCES, digest, outgoing, learnt, background=True)
-        outgoing.close()
+        value = codec.Encoded((), (memoryview(content),))
+        channel.send(Kind.SOURCES, digest, value, CallFuture("the actor"), background=True)
     channel.sources_sent = total

@@ -10,11 +10,11 @@ import zmq
 from remotely.client.actor_state import ActorState
 from remotely.client.channel import Channel
 from remotely.client.deadlock import WaitReporter
-from remotely.client.end_errors import EndError, connection_error, end_error
-from remotely.client.master_session import MasterSession
+from remotely.client.end_errors import connection_error, end_error
+from remotely.client.master_session import SHUT_DOWN, MasterSession
 from remotely.client.question import Question
 from remotely.client.stores import Stores
-from remotely.errors import NoResources, RemotelyError
+from remotely.errors import NoResources, NotConnected, RemotelyError
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.protocol import control
@@ -188,9 +188,10 @@ class Channels:
             channel.fetch_results(True)
         return channel
 
-    def end_all(self, how: EndError) -> None:
+    def end_all(self) -> None:
+        """When the loop has stopped: fail all calls."""
         for channel in list(self._open):
-            channel.end(how, now=True)
+            channel.end_without_loop(lambda may: NotConnected(SHUT_DOWN))
 
     def tend(self) -> None:
         """On the loop's thread, each second."""
@@ -198,7 +199,7 @@ class Channels:
             if channel.ended:
                 self._open.discard(channel)
             else:
-                channel.tend()
+                channel.recover()
 
     def _broken(self, channel: Channel) -> None:
         """A connection broke; the master may be about to say why, or its machine may."""

@@ -1,6 +1,7 @@
 """The engine of a cluster: places actors through the master, and calls them directly.
 
-A call is sent by the thread that makes it, and received by the thread that waits for it (inbox.py).
+A call is sent by the thread that makes it, and received by the thread that waits for it:
+channel.py.
 One daemon thread runs the loop.  It talks with the master, hears of deaths, prints what actors
 print, and takes in the replies of submitted calls.  It runs none of the user's code but the
 done-callbacks of futures, and never waits for anything.
@@ -140,7 +141,7 @@ class Client:
         self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
         self._loop.every(arena.TIDY_EVERY_S, borrowing.tidy)
         self._loop.every(TEND_EVERY_S, self._channels.tend)
-        self._thread = threading.Thread(target=self._loop.run, name="remotely-client", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="remotely-client", daemon=True)
         self._thread.start()
         try:
             session.wait_for_welcome()
@@ -347,6 +348,10 @@ class Client:
     def _repeat_requests(self) -> None:
         self._terminations.repeat()
 
+    def _run(self) -> None:
+        self._loop.run()
+        self._channels.end_all()  # here, where no signal strikes
+
     def _close(self) -> None:
         """Let go of everything in this process, whatever state it is in."""
         self._session.is_closed = True
@@ -356,7 +361,7 @@ class Client:
         self._log_listener.close()
         self._display.close()
         self._session.questions.fail_all(NotConnected, SHUT_DOWN)
-        self._channels.end_all(lambda may: NotConnected(SHUT_DOWN))
+        self._channels.end_all()
         self._calls.close()
         self._stores.close()
         self._error_reporter.report()

@@ -37,7 +37,7 @@ class FileUploads:
         self.files = shipment.files
         self._shipment = shipment
         self._sent: dict[tuple[str, str], _Upload] = {}  # by worker and hash
-        self._lock = RLock()  # a signal handler may make an actor meanwhile
+        self._lock = RLock()
 
     def deliver(
         self,

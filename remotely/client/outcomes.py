@@ -1,101 +1,81 @@
-"""How the replies to the calls of one channel reach their futures, wherever the values are."""
+"""Results that are in the store of their actor's machine: fetched, or left there to be passed on.
 
-from collections.abc import Callable
+A large result stays in the store until its caller fetches it.  If its future was passed on as an
+argument and nobody asks for the value itself, it stays there for longer, as a `KeptResult`.  Where
+the store cannot be reached, the actor itself is asked for the whole of it.
+"""
+
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from remotely.client.kept_result import KeptResult
 from remotely.client.master_session import SHUT_DOWN
-from remotely.client.shared_memory import Send, SharedMemory
 from remotely.client.stores import Stores
-from remotely.errors import NotConnected, WorkerLost
+from remotely.errors import ActorDied, NotConnected, RemotelyError, WorkerLost
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Elsewhere
-from remotely.futures.stream import Stream
-from remotely.objects import outcome
 from remotely.protocol import wire
-from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
+from remotely.transport.bulk import ValueGone
 from remotely.transport.loop import Loop
-from remotely.values import arena, codec
-from remotely.values.memory_peer import OutgoingValue, read_loan
-from remotely.values.owned import NOTHING
+from remotely.values import codec
+from remotely.values.memory_peer import read_loan
 from remotely.values.parcel import Parcel
+from remotely.values.references import InStore
+
+if TYPE_CHECKING:
+    from remotely.client.channel import Channel
 
 FETCH_AGAIN_S = 30.0  # after a result could not be fetched
 
 
-class Outcomes:
-    """Gives the calls of one channel their outcomes.
+class StoredResults:
+    """The results of one channel that are in a store."""
 
-    `store` is that of the actor's machine; `fetch_results` tells the actor whether large results
-    are to stay there.
-    """
-
-    def __init__(
-        self,
-        memory: SharedMemory,
-        send: Send,
-        loop: Loop,
-        stores: Stores,
-        store: StoreAddress | None,
-        fetch_results: Callable[[bool], None],
-    ) -> None:
-        self._memory = memory
-        self._send = send
+    def __init__(self, channel: "Channel", loop: Loop, stores: Stores) -> None:
+        self._channel = channel
         self._loop = loop
         self._stores = stores
-        self._store = store
-        self._fetch_results = fetch_results
 
-    def deliver(self, future: CallFuture[Any], message: Any) -> None:
-        """Give a call its outcome: a `wire.Message`, or the error of one that cannot be opened.
-
-        Do not hold the lock of the channel: this may run the user's code.  Doing it twice is
-        harmless.
-        """
-        if future.answered:  # before an interrupt
-            if isinstance(message, wire.Message) and not isinstance(future.where, Elsewhere):
-                self._memory.decline(message)
-            return
-        if isinstance(message, Exception):
-            future.settle(None, message)
-            return
-        if message.loan:
-            self._take_parcel(future, message)
-            return
-        if message.buffers and self._memory.may_offer and _is_large(message):
-            self._memory.offer()
-        outcome.settle(future, message, self._stream)
-
-    def _take_parcel(self, future: CallFuture[Any], message: wire.Message) -> None:
-        """A result is in a store: fetch it, or leave it there for those it was passed on to."""
-        wanted = read_loan(message.loan)
+    def take(self, future: CallFuture[Any], reply: wire.Message) -> None:
+        """Fetch a result, or leave it there for those to which it was passed on."""
+        wanted = read_loan(reply.loan)
         assert isinstance(wanted, Parcel)
         if future.counted_by is not None:  # its arguments are not in flight any more
             future.counted_by.settle(future)
-        if self._store is not None:  # its actor may end before we have fetched it
-            self._stores.claim(wanted, self._store)
+        if (store := self._channel.location.store) is not None:
+            self._stores.claim(wanted, store)  # its actor may end before we have fetched it
         if future.is_wanted:
-            fetch = partial(self._fetch, future, message)
+            fetch = partial(self._fetch, future, reply, wanted)
             self._stores.fetching.run(fetch, instead=partial(_shut_down, future))
-            return
-        whole = partial(self._ask_for_whole, what=future.what, actor=future.keep, is_last=False)
-        future.settle(KeptResult(wanted, future.what, self._stores, whole), None)
+        else:
+            future.settle(KeptResult(wanted, future, self, self._stores), None)
 
-    def _fetch(self, future: CallFuture[Any], message: wire.Message) -> None:
+    def ask_for_whole(
+        self, wanted: Parcel, what: str, actor: Any, is_last: bool
+    ) -> CallFuture[Any]:
+        """Have the actor send a result through its own socket, and for a while all others too.
+
+        It keeps the result, unless this is the last that anybody wants of it.
+        """
+        future: CallFuture[Any] = CallFuture(what, actor)
+        fetch_again = partial(self._channel.fetch_results, True)
+        self._channel.fetch_results(False)
+        self._loop.call(lambda: self._loop.after(FETCH_AGAIN_S, fetch_again))
+        body = codec.Encoded((wire.LAST if is_last else b"",), ())
+        self._channel.send(Kind.WHOLE, wanted.value.hex(), body, future, background=True)
+        return future
+
+    def _fetch(self, future: CallFuture[Any], reply: wire.Message, wanted: Parcel) -> None:
         """On a thread for that: fetch the value of a reply, and deliver it."""
-        wanted = read_loan(message.loan)
-        assert isinstance(wanted, Parcel)
         try:
             payload, buffers = self._stores.fetch(wanted)
         except Exception:  # whatever it is: the actor still has it
-            asked = self._ask_for_whole(wanted, future.what, future.keep, is_last=True)
+            asked = self.ask_for_whole(wanted, future.what, future.keep, is_last=True)
             asked.add_done_callback(partial(self._take_over, future, wanted))
             return
         self._stores.release(wanted)
-        self.deliver(future, message._replace(payload=payload, buffers=buffers, loan=b""))
+        self._channel.deliver(future, reply._replace(payload=payload, buffers=buffers, loan=b""))
         future.tell()
 
     def _take_over(self, future: CallFuture[Any], wanted: Parcel, asked: Future[Any]) -> None:
@@ -112,45 +92,41 @@ class Outcomes:
             future.lose(WorkerLost(why, may_have_run=True))
         future.tell()
 
-    def _ask_for_whole(
-        self, wanted: Parcel, what: str, actor: Any, is_last: bool
-    ) -> CallFuture[Any]:
-        """Have the actor send a result through its own socket, and for a while all others too.
 
-        It keeps the result, unless this is the last that anybody wants of it.
-        """
-        future: CallFuture[Any] = CallFuture(what, actor)
-        self._fetch_results(False)
-        self._loop.call(self._fetch_again_later)
-        name = wanted.value.hex()
-        body = OutgoingValue(codec.Encoded((wire.LAST if is_last else b"",), ()))
-        self._send(Kind.WHOLE, name, body, future, background=True)
-        return future
+class KeptResult(Elsewhere):
+    """A result that stays in its store, which lets it go when this object is gone."""
 
-    def _fetch_again_later(self) -> None:
-        self._loop.after(FETCH_AGAIN_S, lambda: self._fetch_results(True))
+    def __init__(
+        self, parcel: Parcel, future: CallFuture[Any], results: StoredResults, stores: Stores
+    ) -> None:
+        self._parcel = parcel
+        self._what = future.what
+        self._actor = future.keep
+        self._results = results
+        self._stores = stores
 
-    def _stream(self, name: str, keep: object) -> Stream[Any]:
-        def ask() -> CallFuture[Any]:
-            future: CallFuture[Any] = CallFuture("a stream", keep)
-            self._send(Kind.NEXT, name, OutgoingValue(NOTHING), future, background=True)
-            return future
+    def __del__(self) -> None:
+        self._stores.release(self._parcel)
 
-        def end() -> None:
-            # The last reference may go anywhere, even in the middle of a call: so not here.
-            last: CallFuture[Any] = CallFuture("a stream", keep)
-            close = lambda: self._send(
-                Kind.CLOSE, name, OutgoingValue(NOTHING), last, background=True
-            )
-            self._loop.call(close)
+    def entry(self) -> InStore:
+        """Return what arrives elsewhere as the value."""
+        return InStore(self._parcel)
 
-        return Stream(ask, end)
+    def fetch(self) -> Any:
+        try:
+            return codec.decode(*self._stores.fetch(self._parcel))
+        except (OSError, ValueGone) as error:
+            why = str(error)
+        whole = self._results.ask_for_whole(self._parcel, self._what, self._actor, is_last=False)
+        try:
+            return whole.result()
+        except RemotelyError:
+            raise ActorDied(
+                f"the result of {self._what} is lost, since it was not fetched before: {why}",
+                may_have_run=True,
+            ) from None
 
 
 def _shut_down(future: CallFuture[Any]) -> None:
     future.lose(NotConnected(SHUT_DOWN))
     future.tell()
-
-
-def _is_large(message: wire.Message) -> bool:
-    return sum(map(len, message.buffers)) >= arena.SHARE_FROM_BYTES

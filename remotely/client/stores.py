@@ -43,7 +43,7 @@ class Stores:
         self._context = context
         self._loop = loop
         self._pair = pair
-        self._lock = RLock()  # a signal handler may call in the middle of a call
+        self._lock = RLock()
         self._links: dict[StoreAddress, StoreLink] = {}
         self._pool = BulkPool()
         self._avoidance = Avoidance(machine)

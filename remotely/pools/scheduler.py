@@ -81,7 +81,7 @@ class Scheduler:
 
     def __init__(self, staffing: Staffing, at_a_time: int = 1) -> None:
         self._prepare = staffing.engine.prepare
-        self._lock = RLock()  # a signal handler may submit in the middle of a submit
+        self._lock = RLock()
         self._changed = Condition(self._lock)
         self._waiting: deque[Job] = deque()
         self._members: dict[int, Member] = {}  # in the order in which they came

@@ -38,7 +38,7 @@ class Library:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
-        self._lock = RLock()  # a signal handler may call an actor meanwhile
+        self._lock = RLock()
         self._held: dict[str, Source] = {}  # the newest of each name
         self._read: dict[str, object] = {}  # the spec with which a module was last read
         self._left_out: dict[str, object] = {}  # the same of those for which there was no room

@@ -236,7 +236,7 @@ class Calls:
 def attend(future: CallFuture[Any]) -> None:
     """Have a future completed that nobody may wait for."""
     if future.receiver is not None:
-        future.receiver.attend()
+        future.receiver.receive_in_background()
 
 
 def put_beside(encoded: Encoded) -> Any:

@@ -111,14 +111,12 @@ class Reply:
         what it is then."""
         return self._ref
 
-    def attend(self) -> None:
+    def receive_in_background(self) -> None:
         """Have the outcome delivered as it comes, though nobody waits."""
         future = self._future()
         if future is not None and not self._attended:
             self._attended = True
             self._completions.add(self, future)
-
-    attend_soon = attend  # on another thread in any case
 
     def holds(self, future: CallFuture[Any]) -> bool:
         return False

@@ -3,17 +3,20 @@
 import asyncio
 import concurrent.futures
 import itertools
+import os
 import signal
 import threading
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import remotely.futures.future
 import remotely.futures.wakeup
 from remotely.errors import CallTimeout
+from remotely.futures import wakeup
 from remotely.futures.future import CallFuture, completed, failed
 from tests.clusters import wait_until
 from tests.striking import struck_after
@@ -76,6 +79,26 @@ def test_who_looks_at_a_future_and_then_adds_itself_is_told() -> None:
     assert told == [future]
 
 
+def test_callbacks_run_though_an_interrupt_strikes_while_their_call_is_taken_back() -> None:
+    class Interrupted:
+        """The receiver of a call that has not left yet."""
+
+        def recall(self, _: object) -> bool:
+            signal.raise_signal(signal.SIGINT)
+            return True
+
+        def receive_in_background(self) -> None: ...
+
+    future: Any = CallFuture("a call")
+    future.receiver = Interrupted()
+    told: list[object] = []
+    future.add_done_callback(told.append)
+    with pytest.raises(KeyboardInterrupt):
+        future.cancel()
+    assert future.cancelled()
+    assert told == [future]
+
+
 def test_a_callback_runs_once_wherever_an_interrupt_strikes() -> None:
     for n in itertools.count(1):
         seen: list[object] = []
@@ -111,6 +134,18 @@ def test_an_interrupt_of_a_thread_that_waits_leaves_all_locks_free() -> None:
         if not has_struck:
             break
     assert n > 1
+
+
+def test_a_fork_has_no_sleepers_of_its_parent() -> None:
+    with ThreadPoolExecutor() as pool:
+        future = CallFuture[int]("a call")
+        pool.submit(future.result)
+        wait_until(lambda: len(wakeup.sleepers) == 1, "a thread that sleeps")
+        child = os.fork()
+        if not child:
+            os._exit(len(wakeup.sleepers))
+        future.set_result(1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_who_waits_is_not_woken_by_another_calls_end() -> None:
