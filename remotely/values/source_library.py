@@ -43,7 +43,7 @@ class Library:
         self._read: dict[str, object] = {}  # the spec with which a module was last read
         self._left_out: dict[str, object] = {}  # the same of those for which there was no room
         self._installed: set[str] = set()  # most of what is loaded
-        self._loaded = 0  # so many modules had been loaded at the last look
+        self.loaded = 0  # so many modules, at the last look
         self._whole = Batch("", b"")  # what a new actor is sent
         self._whole_of = 0  # so many batches
 
@@ -64,14 +64,14 @@ class Library:
                 raise RemotelyError(_too_large(MAX_BYTES - room, found.values()))
             self._left_out.clear()
             self._add(found, read, room)
-            self._loaded = loaded
+            self.loaded = loaded
 
     def look(self) -> None:
         """Gather if modules may have been loaded since the last time; called before each call.
 
         For want of room it leaves out the largest, and says so once.
         """
-        if len(sys.modules) == self._loaded:
+        if len(sys.modules) == self.loaded:
             return
         with self._lock:
             loaded = len(sys.modules)
@@ -87,7 +87,7 @@ class Library:
             if left_out:
                 log.warning("%s", _left_out(total, left_out))
             self._add(found, read, room)
-            self._loaded = loaded
+            self.loaded = loaded
 
     def whole(self) -> tuple[Batch, list[str]]:
         """Return all as they are now, as one batch, and the hashes of those it stands for."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import remotely
-from remotely.client import file_upload as freight_module
-from remotely.client.file_upload import FileUploads
+from remotely.client import actors
+from remotely.client.actors import FileUploads
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.values.shipping import Shipment
@@ -72,7 +72,7 @@ def test_an_interrupt_of_one_that_sends_leaves_nobody_waiting(shipment: Shipment
         freight, first, second = FileUploads(shipment), Sender(), Sender()
         with (
             suppress(KeyboardInterrupt),
-            struck_after(n, signal.SIGINT, freight_module) as has_struck,
+            struck_after(n, signal.SIGINT, actors) as has_struck,
         ):
             freight.deliver("worker", missing, first)
         for future in first.futures:
@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_read_is_told_to_all_who_wait_for_it(
 def test_only_so_much_is_in_memory_at_a_time(
     shipment: Shipment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(freight_module, "UNDER_WAY_BYTES", 2500)
+    monkeypatch.setattr(actors, "UNDER_WAY_BYTES", 2500)
     freight, most = FileUploads(shipment), 0
     futures: list[CallFuture[None]] = []
 

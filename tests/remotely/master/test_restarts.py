@@ -13,7 +13,7 @@ import pytest
 
 import remotely
 from remotely.api.dispatch import remote_of
-from remotely.client.actor_state import ActorState
+from remotely.client.channels import ActorState
 from tests.clusters import wait_until
 
 
