@@ -63,7 +63,10 @@ Wait = Callable[[Any, float | None], object]  # as `Receiver.wait`; takes a Room
 
 
 class ByteBudget:
-    """The bytes in flight of a whole process.  A single value may exceed the budget if alone."""
+    """The bytes in flight of a whole process.  A single value may exceed the budget if alone.
+
+    Take and give back `with shield`.
+    """
 
     def __init__(self, nbytes: int = MAX_BYTES_OF_PROCESS) -> None:
         self._limit = nbytes
@@ -75,7 +78,7 @@ class ByteBudget:
 
     def take(self, nbytes: int, *, force: bool = False) -> bool:
         """Count bytes that are about to be sent, if there is room for them or with `force`."""
-        with shield, self._lock:
+        with self._lock:
             taken = force or self._has_room(nbytes)
             if taken:
                 self._taken += nbytes
@@ -85,7 +88,7 @@ class ByteBudget:
         return not self._taken or self._taken + nbytes <= self._limit
 
     def give_back(self, nbytes: int) -> None:
-        with shield, self._lock:
+        with self._lock:
             self._taken -= nbytes
         wakeup.wake(self)
 

@@ -24,8 +24,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from remotely.calling import sources
-from remotely.calling.actor import Names, restart
+from remotely.calling.actor import Names, restart, whole_sources
 from remotely.client.calls import Calls
 from remotely.client.channels import ActorState, Channels
 from remotely.client.crossing import Crossing
@@ -239,7 +238,7 @@ class Actors:
             place.cancel()  # it has its answer, unless this thread was interrupted
             del place  # see future.py
         channel = self._channels.open(actor)
-        content, channel.sources_sent = sources.whole(actor, actor.location.life)
+        content, channel.sources_sent = whole_sources(actor, actor.location.life)
         prepare = script_settings.prepare(
             self._session.job,
             self._session.host,

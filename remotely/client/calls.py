@@ -19,10 +19,9 @@ from functools import partial
 from typing import Any
 
 from remotely.calling import arguments
+from remotely.calling.actor import unsent_sources
 from remotely.calling.back_pressure import Room
-from remotely.calling.retries import RetriedFuture
-from remotely.calling.send_queue import SendQueues, Turn
-from remotely.calling.sources import unsent
+from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.client.channel import Channel
 from remotely.client.channels import ActorState, Channels
 from remotely.client.crossing import Crossing
@@ -421,7 +420,7 @@ class Calls:
 
 def _send_sources(actor: ActorState, channel: Channel) -> None:
     """Send the modules that an actor may lack."""
-    batches, total = unsent(actor, channel.location.life, channel.sources_sent)
+    batches, total = unsent_sources(actor, channel.location.life, channel.sources_sent)
     for digest, content in batches:
         value = Encoded((), (memoryview(content),))
         channel.send(Kind.SOURCES, digest, value, CallFuture("the actor"), background=True)

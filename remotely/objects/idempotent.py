@@ -1,7 +1,7 @@
 """The only way to a retry: `@remotely.idempotent(retries=n)` on a method.
 
 A call whose actor died, or whose machine was lost, may have run.  Only the author of the method
-knows whether it is safe to run it again.  What becomes of such calls: calling/retries.py.
+knows whether it is safe to run it again.  What becomes of such calls: calling/send_queue.py.
 """
 
 from collections.abc import Callable

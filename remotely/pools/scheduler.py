@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from remotely.api.dispatch import end, remote_of
+from remotely.api.handle import end, remote_of
 from remotely.engine import Prepared
 from remotely.errors import ActorDied, NotConnected, WorkerLost
 from remotely.machine.shield import Condition, RLock, shield

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.api.dispatch import remote_of
+from remotely.api.handle import remote_of
 from remotely.client import channel
 from remotely.client.channel import HOLD_ABOVE, Channel
 from remotely.futures.future import CallFuture

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.api.dispatch import remote_of
+from remotely.api.handle import remote_of
 from remotely.client import channel
 from remotely.client.channel import Channel
 from remotely.transport import sockets

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import ray
 
+from remotely.calling.actor import unsent_sources
 from remotely.calling.send_queue import SendQueues, Turn
-from remotely.calling.sources import unsent
 from remotely.engines.ray.referred import Referred
 from remotely.engines.ray.remote import HostedActor
 from remotely.engines.ray.replies import Completions, Lost, Reply
@@ -209,7 +209,7 @@ class Calls:
 
     def _send_sources(self, actor: HostedActor) -> None:
         """Send the modules that an actor may lack."""
-        batches, actor.learnt = unsent(actor, actor.life, actor.learnt)
+        batches, actor.learnt = unsent_sources(actor, actor.life, actor.learnt)
         for digest, content in batches:
             learnt: CallFuture[None] = CallFuture("the actor")
             encoded = Encoded((), (memoryview(content),))

@@ -18,7 +18,7 @@ from ray.exceptions import RayError
 
 from remotely.calling import arguments
 from remotely.calling.back_pressure import Room
-from remotely.calling.retries import RetriedFuture
+from remotely.calling.send_queue import RetriedFuture
 from remotely.engine import Arrival, Options, Prepared, RemoteActor
 from remotely.engines.ray import births, ends, room
 from remotely.engines.ray.calls import Calls, Message, attend, put_beside

@@ -11,8 +11,7 @@ import msgspec
 import ray
 from ray.exceptions import RayError
 
-from remotely.calling import sources
-from remotely.calling.actor import Names
+from remotely.calling.actor import Names, whole_sources
 from remotely.engine import Engine, Options
 from remotely.engines.ray import births, ends, room
 from remotely.engines.ray.calls import Calls, put_beside
@@ -173,7 +172,7 @@ class ActorFactory:
         self, actor: HostedActor, encoded: Encoded, options: Options, beside: Any = None
     ) -> CallFuture[Any]:
         """Send settings, code, files, and what the object is made of."""
-        content, actor.learnt = sources.whole(actor, actor.life)
+        content, actor.learnt = whole_sources(actor, actor.life)
         prepare = script_settings.prepare(
             ray.get_runtime_context().get_job_id(),
             this_machine.identity(),

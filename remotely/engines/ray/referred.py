@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from remotely.calling.retries import RetriedFuture
+from remotely.calling.send_queue import RetriedFuture
 from remotely.engines.ray.put import PlasmaRef
 from remotely.engines.ray.replies import Reply
 from remotely.futures.future import CallFuture

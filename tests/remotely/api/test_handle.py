@@ -18,7 +18,8 @@ import pytest
 
 import remotely
 from remotely.api import connection
-from remotely.api.method import GroupMethod, Method
+from remotely.api.group import GroupMethod
+from remotely.api.handle import Method
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NotPicklable
 

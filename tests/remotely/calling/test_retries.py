@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from remotely.calling.retries import RetriedFuture
+from remotely.calling.send_queue import RetriedFuture
 from remotely.errors import ActorDied, CallTimeout, WorkerLost
 from remotely.futures.future import CallFuture
 from tests.clusters import wait_until

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from remotely.calling.actor import CalledActor
-from remotely.calling.retries import RetriedFuture
-from remotely.calling.send_queue import SendQueues, Turn
+from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.errors import ActorDied, NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.values.owned import NOTHING, Owned

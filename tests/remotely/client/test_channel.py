@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely.api.dispatch import remote_of
+from remotely.api.handle import remote_of
 from remotely.client import channel
 from remotely.client.channel import this_thread
 from remotely.client.end_errors import end_error

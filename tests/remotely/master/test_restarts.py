@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.api.dispatch import remote_of
+from remotely.api.handle import remote_of
 from remotely.client.channels import ActorState
 from tests.clusters import wait_until
 
