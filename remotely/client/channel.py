@@ -619,9 +619,22 @@ class Channel:
     # --- what the loop does -----------------------------------------------------------------------
 
     def receive_in_background(self) -> None:
-        """Have the loop take in replies as they come (7).  Takes no lock, and completes no call."""
-        if self._held or not self._armed:
-            self._loop.call(partial(self._in_turn, self._receive))
+        """Have the loop take in replies as they come (7).
+
+        This completes no call on this thread, which may hold the locks of futures.
+        """
+        if self._armed and not self._held:
+            return
+        action = self._receive
+        if not self._held and not self._loop.is_own_thread():  # saves a switch of threads
+            with self._lock:
+                if not self._pending or self._leader is not None:  # the loop looks when it leaves
+                    return
+                self._arm()
+                if not readable(self._socket):
+                    return
+            action = self._take_edge
+        self._loop.call(partial(self._in_turn, action))
 
     def recover(self) -> None:
         """On the loop's thread, now and then: take in replies that no other thread will.
