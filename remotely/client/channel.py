@@ -72,16 +72,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
 import zmq
 
 from remotely.calling import back_pressure
 from remotely.calling.back_pressure import Room
-from remotely.client.connection_monitor import ConnectionMonitor
 from remotely.client.deadlock import WaitReporter
 from remotely.client.end_errors import EndError, last_begun
+from remotely.client.master_session import MasterSession
 from remotely.client.outcomes import StoredResults
 from remotely.client.shared_memory import SharedMemory, take_back
 from remotely.client.stores import Stores
@@ -100,6 +99,7 @@ from remotely.protocol.numbers import ROUTE_BYTES
 from remotely.protocol.wire import Kind
 from remotely.testing import faults
 from remotely.transport import sockets
+from remotely.transport.connection_monitor import ConnectionMonitor
 from remotely.transport.keys import KeyPair
 from remotely.transport.listening import nearest
 from remotely.transport.loop import Loop
@@ -186,6 +186,17 @@ def hand_over(me: ThreadState) -> None:
             me.hands_over = False
 
 
+class Shared(NamedTuple):
+    """What all channels of a client share."""
+
+    context: "zmq.Context[zmq.Socket[bytes]]"
+    loop: Loop
+    pair: KeyPair
+    session: MasterSession
+    stores: Stores
+    waits: WaitReporter | None  # if this process is an actor
+
+
 class Channel:
     """Calls to one life of an actor.  The `Receiver` of their replies.
 
@@ -194,8 +205,8 @@ class Channel:
     endpoint        the address of the actor to which it is connected
     sources_sent    how many of the batches of source_library.py were sent
 
-    `on_broken` is called on the loop's thread; `on_news` when it is connected,
-    broken, or has ended.  `complain` prints a sentence for the user.
+    `on_broken` is called on the loop's thread; `on_news` when it is connected, broken, or has
+    ended.
 
     With the lock:
 
@@ -210,18 +221,12 @@ class Channel:
 
     def __init__(
         self,
-        context: "zmq.Context[zmq.Socket[bytes]]",
-        loop: Loop,
+        shared: Shared,
         location: Location,
-        same_host: bool,
-        pair: KeyPair,
         on_news: Callable[[], None],
         on_broken: Callable[["Channel"], None],
-        tell_master: Callable[[msgspec.Struct], None],
-        stores: Stores,
-        complain: Callable[[str, str], None],
-        waits: WaitReporter | None = None,
     ) -> None:
+        context, loop, pair, session, stores, waits = shared
         self.location = location
         self.is_open = True
         self.ended: EndError | None = None
@@ -229,9 +234,8 @@ class Channel:
         self._loop = loop
         self._on_news = on_news
         self._on_broken = on_broken
-        self._tell_master = tell_master
-        self._complain = complain
-        self._waits = waits  # if this process is an actor
+        self._session = session
+        self._waits = waits
         self._lock = RLock()
         self._ids = itertools.count(1)
         self._pending: dict[int, CallFuture[Any]] = {}
@@ -252,6 +256,7 @@ class Channel:
         self._route = b"r" + secrets.token_bytes(ROUTE_BYTES - 1)
         self._socket.setsockopt(zmq.ROUTING_ID, self._route)
         self._monitor = ConnectionMonitor(self._socket, loop, self._break, on_news)
+        same_host = location.host == session.host
         self._memory = SharedMemory(same_host, self.send, stores.release)
         self._results = StoredResults(self, loop, stores)
         self.endpoint = location.ipc if same_host else nearest(location.tcp)
@@ -443,7 +448,7 @@ class Channel:
             asked.call_id, asked.receiver = next(self._ids), self
             if waits:
                 self._pending[asked.call_id] = asked
-        self._tell_master(
+        self._session.tell(
             control.Cancel(
                 actor=self.location.actor,
                 route=self._route,
@@ -732,7 +737,7 @@ class Channel:
         """Tell, once, that a call waits in line behind one whose wait was interrupted."""
         before, later = (call() for call in calls)
         if before and later and not before.done() and not later.done():
-            self._complain(
+            self._session.complain(
                 before.what,
                 f"remotely: {later.what} has no answer yet: {before.what}, whose wait was "
                 "interrupted, still runs there. To end it, end the actor: remotely.kill(...)",

@@ -10,11 +10,9 @@ import msgspec
 import zmq
 
 from remotely.calling.actor import CalledActor
-from remotely.client.channel import Channel
-from remotely.client.deadlock import WaitReporter
+from remotely.client.channel import Channel, Shared
 from remotely.client.end_errors import connection_error, end_error
-from remotely.client.master_session import SHUT_DOWN, MasterSession, Question
-from remotely.client.stores import Stores
+from remotely.client.master_session import SHUT_DOWN, Question
 from remotely.engine import Engine
 from remotely.errors import NoResources, NotConnected, RemotelyError
 from remotely.futures import wakeup
@@ -24,9 +22,7 @@ from remotely.protocol import control
 from remotely.protocol.address import parse_address, unreachable
 from remotely.protocol.control import Location, Obituary, StoreAddress
 from remotely.transport import sockets
-from remotely.transport.keys import KeyPair
 from remotely.transport.listening import here
-from remotely.transport.loop import Loop
 from remotely.transport.port_probe import PortProbe
 
 OBITUARY_WAIT_S = 1.5  # after a connection broke: the news why is on its way
@@ -88,20 +84,12 @@ class Channels:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        loop: Loop,
-        pair: KeyPair,
-        session: MasterSession,
-        waits: WaitReporter | None,
-        stores: Stores,
+        shared: Shared,
     ) -> None:
-        self._context = context
-        self._loop = loop
-        self._pair = pair
-        self._session = session
-        self._host = session.host
-        self._waits = waits
-        self._stores = stores
+        self._shared = shared
+        self._loop = shared.loop
+        self._session = shared.session
+        self._host = shared.session.host
         self._open: set[Channel] = set()
 
     def of(self, actor: ActorState) -> Channel:
@@ -174,8 +162,8 @@ class Channels:
                 "outcome is received on this very thread. Submit the call and go on, or wait for "
                 "it in a thread of your own"
             )
-        if self._waits is not None:
-            self._waits.refuse(actor.actor, future.what)
+        if self._shared.waits is not None:
+            self._shared.waits.refuse(actor.actor, future.what)
 
     def store_of(self, actor: ActorState) -> StoreAddress | None:
         """Return the store of an actor's machine, as far as is known; None for this machine."""
@@ -215,21 +203,9 @@ class Channels:
         """Open a channel to where an actor is known to live."""
         location = actor.location
         assert location is not None
-        same_host = location.host == self._host
         try:
-            channel = Channel(
-                self._context,
-                self._loop,
-                location,
-                same_host,
-                self._pair,
-                partial(wakeup.wake, actor.opening),
-                self._broken,
-                self._session.tell,
-                self._stores,
-                self._session.complain,
-                self._waits,
-            )
+            on_news = partial(wakeup.wake, actor.opening)
+            channel = Channel(self._shared, location, on_news, self._broken)
         except (zmq.ZMQError, OSError) as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
@@ -238,7 +214,7 @@ class Channels:
                 "few: raise the limit (ulimit -n), or drop some handles"
             ) from None
         self._open.add(channel)
-        if not same_host and location.store is not None:
+        if location.host != self._host and location.store is not None:
             channel.fetch_results(True)
         return channel
 

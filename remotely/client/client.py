@@ -24,6 +24,7 @@ from typing import Any
 
 from remotely.client.actors import Actors
 from remotely.client.calls import Calls
+from remotely.client.channel import Shared
 from remotely.client.channels import Channels
 from remotely.client.deadlock import WaitReporter
 from remotely.client.master_session import MASTER_SILENT_S, SHUT_DOWN, MasterSession
@@ -95,13 +96,9 @@ class Client:
         )
         self.session_id = session.id
         self._stores = Stores(self._context, self._loop, key.pair, this_machine.machine_name())
+        waits = WaitReporter(inside, session.tell) if inside else None
         self._channels = Channels(
-            self._context,
-            self._loop,
-            key.pair,
-            session,
-            WaitReporter(inside, session.tell) if inside else None,
-            self._stores,
+            Shared(self._context, self._loop, key.pair, session, self._stores, waits)
         )
         self._error_reporter = ErrorReporter(session, self._display, self._loop)
         self._calls = calls = Calls(

@@ -12,12 +12,12 @@ from concurrent.futures import Future
 import msgspec
 import zmq
 
-from remotely.client.connection_monitor import ConnectionMonitor
 from remotely.machine.shield import RLock
 from remotely.protocol import control
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.transport import bulk, sockets
 from remotely.transport.bulk import Connection
+from remotely.transport.connection_monitor import ConnectionMonitor
 from remotely.transport.keys import KeyPair
 from remotely.transport.listening import nearest
 from remotely.transport.loop import Loop

@@ -19,7 +19,7 @@ import pytest
 
 import remotely
 from remotely.client import channel
-from remotely.client.connection_monitor import ConnectionMonitor
+from remotely.transport.connection_monitor import ConnectionMonitor
 from tests.clusters import free_port, wait_until
 
 ExceptionGroup_: Any = getattr(builtins, "ExceptionGroup", None)  # from Python 3.11 on
