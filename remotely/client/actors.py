@@ -235,7 +235,8 @@ class Actors:
         try:
             actor.location = place.result()
         finally:
-            place.cancel()  # it has its answer, unless this thread was interrupted
+            if not place.answered:  # this thread was interrupted
+                place.cancel()
             del place  # see future.py
         channel = self._channels.open(actor)
         content, channel.sources_sent = whole_sources(actor, actor.location.life)

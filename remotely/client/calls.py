@@ -1,4 +1,4 @@
-"""How calls leave a client: pickled once, and sent through the channel of each actor.
+"""Calls on their way out of a client: pickled once, and sent through the channel of each actor.
 
     at once       on the thread of the caller, if nothing is in the way.  The value is lent: what is
                   sent is a copy of it by the time that `send` returns

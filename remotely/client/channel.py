@@ -81,8 +81,8 @@ from remotely.calling.back_pressure import Room
 from remotely.client.deadlock import WaitReporter
 from remotely.client.end_errors import EndError, last_begun
 from remotely.client.master_session import MasterSession
-from remotely.client.outcomes import StoredResults
 from remotely.client.shared_memory import SharedMemory, take_back
+from remotely.client.stored_results import StoredResults
 from remotely.client.stores import Stores
 from remotely.errors import RemotelyError, WireError
 from remotely.futures.future import CallFuture

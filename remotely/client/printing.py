@@ -1,4 +1,4 @@
-"""What a client prints: the output and log records of actors, unretrieved errors, its own words.
+"""Printing by a client: the output and log records of actors, unretrieved errors, its own words.
 
 Log records of actors go to the script's own handlers, which run on a thread of their own.  A
 handler may be slow, or wait for a lock; the loop's thread, which receives the replies, must never
