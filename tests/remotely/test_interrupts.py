@@ -106,7 +106,7 @@ def test_an_interrupt_ends_the_call_that_it_interrupts_and_no_other(cluster: str
     interrupt_calls(25, seed=1, cluster=cluster)
 
 
-def test_a_call_that_waits_behind_one_whose_wait_was_interrupted_is_told_so(
+def test_a_call_queued_behind_one_whose_wait_was_interrupted_is_reported(
     here: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(channel, "TELL_AFTER_S", 0.01)
@@ -164,7 +164,7 @@ def test_a_call_in_a_signal_handler_is_refused_and_harms_no_other(here: None) ->
             assert [future.result(NO_LATER_THAN_S) for future in futures] == [*range(20)]
 
 
-def test_a_handler_that_takes_long_holds_up_no_other_actor_wherever_it_strikes(
+def test_a_slow_signal_handler_delays_no_other_actor(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of sending, say, while the loop has something to do for the same channel."""

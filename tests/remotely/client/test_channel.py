@@ -167,7 +167,7 @@ def test_replies_are_seen_by_a_program_that_submits_without_ever_waiting(
         echo.echo.submit(2)
 
 
-def test_a_fork_does_not_hear_the_words_that_wake_its_parent(embedded: None) -> None:
+def test_a_fork_is_not_woken_in_place_of_its_parent(embedded: None) -> None:
     ours = this_thread().wake
     if (child := os.fork()) == 0:
         os.eventfd_write(this_thread().wake, 1)
@@ -266,7 +266,7 @@ def test_a_call_without_a_reply_fails_when_the_connection_of_an_actor_that_has_e
     assert "the call did not run" in str(late.exception(NO_LATER_THAN_S))
 
 
-def test_replies_of_an_actor_that_has_exited_are_waited_for_so_long_and_no_longer(
+def test_replies_of_an_actor_that_has_exited_are_waited_for_until_a_timeout(
     embedded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "DRAIN_S", 0.05)

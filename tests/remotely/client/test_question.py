@@ -17,7 +17,7 @@ from remotely.values.shipping import Shipment
 from tests.clusters import wait_until
 
 
-def test_who_waits_for_the_answer_is_not_woken_by_the_word_that_it_will_be_long() -> None:
+def test_waiting_for_an_answer_goes_on_when_the_request_is_queued() -> None:
     question = Question(control.AskStatus(ticket=1))
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(question.result)
@@ -30,7 +30,7 @@ def test_who_waits_for_the_answer_is_not_woken_by_the_word_that_it_will_be_long(
     assert question.has_room()
 
 
-def test_who_asks_whether_there_is_room_hears_of_an_answer_too() -> None:
+def test_has_room_returns_when_there_is_an_answer() -> None:
     question = Question(control.AskStatus(ticket=1))
     threading.Timer(0.05, lambda: question.set_exception(ValueError())).start()
     assert question.has_room()
@@ -47,7 +47,7 @@ def test_a_question_that_is_taken_back_is_not_asked_again_and_its_answer_is_igno
     assert not questions
 
 
-def test_a_group_of_which_one_is_refused_asks_for_none_of_the_others_any_more() -> None:
+def test_when_one_member_of_a_group_is_refused_the_other_requests_are_cancelled() -> None:
     ended: list[control.End] = []
 
     def tell(message: object) -> None:
