@@ -191,3 +191,11 @@ def test_an_own_model_environment_and_vector_environment_learn(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert says in done.stdout.splitlines()[-1]
+
+
+def test_an_agent_serves_several_games_with_fewer_passes_than_actions() -> None:
+    said = run(ROOT / "examples" / "serve_agent.py", local=False).splitlines()
+    scores = [int(word) for word in said[-2].split()[1:]]
+    actions, passes = (int(word) for word in re.findall(r"\d+", said[-1]))
+    assert len(scores) == 4
+    assert sum(scores) == actions > passes

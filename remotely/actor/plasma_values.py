@@ -17,7 +17,7 @@ from remotely.objects.placeholders import CancelledPlaceholder, SelfPlaceholder
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind, Message
 from remotely.values import codec, in_transit, raised_error, references
-from remotely.values.memory_peer import Unpacked
+from remotely.values.payload import Unpacked
 
 _NO_VALUES = {
     StreamToken: "a stream, which only its caller can read",

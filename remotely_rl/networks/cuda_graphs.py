@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from remotely_rl import trees
 from remotely_rl.networks import precision
-from remotely_rl.networks.memory import is_recurrent
+from remotely_rl.networks.state import is_recurrent
 from remotely_rl.trees import Tree
 
 WARM_UP = 3  # passes before a recording, in which libraries choose algorithms and take workspaces

@@ -10,6 +10,17 @@ the actions of the other are computed.  An actor is a host of a VectorEnv, and i
     central      here, for all at once           wait
     alternating  here, for one half at a time    step the other half
 
+How it goes; the sampling thread does 2, 4 and 6, the run's thread the others:
+
+    1  __init__    starts the thread and asks for the environments; waits in slices, so that the
+                   run can look at its clock
+    2  _make       makes the hosts, a half at a time, and the actor over their players
+    3  request     takes the newest parameters along; queues, and never waits
+    4  sample      sets the parameters, steps T times, and completes the future, by an error too
+    5  close       raises the mark that each `act` looks at, ends the queue, and waits; hosts that
+                   do not return in time are killed, which wakes the thread with an error
+    6  _run        closes the vectors, whatever has ended the loop
+
 A thread samples, so that the run can look at its clock, and learn with `overlap`, meanwhile.  On a
 GPU it has a stream of its own, whose kernels come before those of learning: a step waits for its
 actions, and an update for nobody.  The memory that hosts write into is pinned there, so that the

@@ -26,13 +26,10 @@ PURE = (
         for file in FILES
         if file.startswith("master.") and file not in ("master.master", "master.__main__")
     ),
-    "client.spread",
+    "client.relay_plan",
     "values.codec",
     "values.picklers",
-    "values.arrays",
-    "values.locks",
     "values.unpicklable",
-    "values.error_copy",
     "values.blocks",
     "values.in_transit",
     "objects.batching",
@@ -206,7 +203,6 @@ def test_only_the_codec_knows_of_pickle() -> None:
         ("values.codec", "pickle"),
         ("values.picklers", "pickle"),
         ("values.picklers", "cloudpickle"),
-        ("values.arrays", "pickle"),
         ("values.sources", "marshal"),  # to write what Python itself reads, as it does .pyc files
     }
 

@@ -20,7 +20,7 @@ import remotely
 from remotely_rl import sync
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.sync.flat import Flat
-from remotely_rl.sync.reply import Reply
+from remotely_rl.sync.rule import Reply
 from tools import tables
 
 WORKERS = 8

@@ -30,8 +30,9 @@ from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import LearningRate
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.runs import metrics
-from remotely_rl.runs.setup import make_learner
+from remotely_rl.runs.training import make_learner
 from tools import runs, tables
+from tools.sync import page
 
 
 class Race(NamedTuple):
@@ -202,4 +203,4 @@ def table(finishes: list[Finish]) -> str:
             f"{statistics.median(run.dropped / max(1, run.pushes) for run in runs):.0%}",
         ])  # fmt: skip
     head = ["course", "rule", "reached", "seconds", "steps", "pushes/s", "staleness", "dropped"]
-    return tables.table(head, rows)
+    return tables.table(head, page.grouped(rows))

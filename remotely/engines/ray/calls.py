@@ -40,7 +40,7 @@ from remotely.objects import outcome
 from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S
 from remotely.protocol.wire import Kind
-from remotely.values import codec, source_library
+from remotely.values import codec, sources
 from remotely.values.codec import Encoded
 from remotely.values.owned import NOTHING, own
 from remotely.values.references import Named
@@ -170,7 +170,7 @@ class Calls:
         named: Sequence[Named] = (),
     ) -> list[CallFuture[Any]]:
         """Send one message to each; without `background` the caller is about to wait."""
-        source_library.library.look()
+        sources.library.look()
         beside = put_beside(encoded) if len(remotes) > 1 else None
         message = Message(kind, name, encoded, Referred(named), beside)
         if retries:

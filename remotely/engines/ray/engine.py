@@ -40,7 +40,7 @@ from remotely.protocol.lease import DRAIN_S, OWNER_GRACE_S, PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
-from remotely.values import codec, references, source_finder, source_library
+from remotely.values import codec, references, sources
 from remotely.values.owned import NOTHING, own
 from remotely.values.shipping import Shipment
 from remotely.values.unpicklable import PartNames
@@ -114,8 +114,8 @@ class RayEngine:
         count: int,
     ) -> list[RemoteActor]:
         self._check()
-        source_finder.refuse_while_importing("makes an actor")
-        source_library.library.gather()
+        sources.refuse_while_importing("makes an actor")
+        sources.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         made_from = own(encoded, lends=False) if options.max_restarts else None

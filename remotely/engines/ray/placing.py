@@ -55,7 +55,7 @@ from remotely.protocol.lease import PLACE_S, RESTARTS_WITHIN_S
 from remotely.protocol.resources import format_bytes
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClientStatus
-from remotely.values import script_settings
+from remotely.values import shipping
 from remotely.values.codec import Encoded
 from remotely.values.shipping import Shipment
 
@@ -208,7 +208,7 @@ class Placing:
     ) -> CallFuture[Any]:
         """Send settings, code, files, and what the object is made of."""
         content, actor.learnt = sources.whole(actor, actor.life)
-        prepare = script_settings.prepare(
+        prepare = shipping.prepare(
             ray.get_runtime_context().get_job_id(),
             this_machine.identity(),
             self._shipment.files,

@@ -13,7 +13,7 @@ from remotely.futures.future import CallFuture
 from remotely.futures.reference import Put
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
-from remotely.values import codec, in_transit, notes, references
+from remotely.values import codec, in_transit, references
 from remotely.values.codec import Encoded
 from remotely.values.owned import Owned
 from remotely.values.references import Named
@@ -41,9 +41,9 @@ class PlasmaRef(Put):
 
     def __reduce__(self) -> tuple[Any, ...]:
         in_transit.note(self._travelling)
-        if (noting := notes.local.notes) is not None:
+        if (noting := references.local.notes) is not None:
             return references.entry(noting.number_of(self))
-        return codec.decode_parts, codec.parts(*self._parts())
+        return codec.decode, codec.parts(*self._parts())
 
     def _parts(self) -> tuple[Any, Any]:
         message = wire.decode(received(ray.get(self.ref)), "actor")

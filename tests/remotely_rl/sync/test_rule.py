@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from remotely_rl import sync
 from remotely_rl.errors import SyncError
-from remotely_rl.sync.reply import Release
+from remotely_rl.sync.rule import Release
 from remotely_rl.sync.simulation.dispatcher import RandomOrder
 from remotely_rl.sync.simulation.simulator import Simulation
 from tests.remotely_rl.sync.quadratic import number, play, round_robin, start

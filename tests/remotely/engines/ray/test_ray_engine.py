@@ -20,7 +20,7 @@ import remotely
 from remotely.api import connection
 from remotely.calling import back_pressure
 from remotely.futures.future import CallFuture
-from remotely.values import script_settings
+from remotely.values import shipping
 from tests.clusters import wait_until
 from tests.remotely.engines.ray.gate import Gate
 
@@ -216,7 +216,7 @@ def test_a_life_whose_process_ends_before_it_has_an_object_is_followed_by_the_ne
     from remotely.engines.ray.actor import NAMESPACE
 
     phoenix = remotely.options(Phoenix, max_restarts=2, name="phoenix")()
-    first, prepare = phoenix.pid(), script_settings.prepare
+    first, prepare = phoenix.pid(), shipping.prepare
     killed: list[Any] = []
 
     def kill_and_prepare(*settings: Any) -> Any:
@@ -226,7 +226,7 @@ def test_a_life_whose_process_ends_before_it_has_an_object_is_followed_by_the_ne
             killed.append(settings)
         return prepare(*settings)
 
-    monkeypatch.setattr(script_settings, "prepare", kill_and_prepare)
+    monkeypatch.setattr(shipping, "prepare", kill_and_prepare)
     with pytest.raises(remotely.ActorDied):
         phoenix.die()
 
