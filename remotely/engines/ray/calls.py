@@ -53,7 +53,7 @@ _NOTHING_REFERRED = Referred()
 
 
 class Message(NamedTuple):
-    """What is sent: the same bytes for each actor, and for each try."""
+    """A message: the same bytes for each actor, and for each try."""
 
     kind: Kind
     name: str
@@ -97,7 +97,7 @@ class Worker:
 
 
 class Reply:
-    """What is to come for one call.  The receiver of its future."""
+    """The outcome that is to come for one call: the receiver of its future."""
 
     def __init__(self, actor: HostedActor, route: bytes, ref: Any, arrivals: Worker) -> None:
         self.ref = ref  # Ray's, until it is there; passed on meanwhile, it arrives as what it is

@@ -75,11 +75,11 @@ def writable(buffer: Any) -> memoryview:
     return np.frombuffer(flat, np.uint8).copy().data if flat.nbytes else flat
 
 
-# --- what a host is told, and tells ---------------------------------------------------------------
+# --- the description, place and state of a host ---------------------------------------------------
 
 
 class Birth(NamedTuple):
-    """What a host is told before it is given an object."""
+    """The description of an actor, for its host, before that is given an object."""
 
     actor: str  # its id
     name: str
@@ -92,7 +92,7 @@ class Birth(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a host has come to be."""
+    """The place of a host."""
 
     pid: int
     machine: str
@@ -101,7 +101,7 @@ class Place(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a host is and does."""
+    """The state of a host."""
 
     birth: Birth
     status: ActorStatus
