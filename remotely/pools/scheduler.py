@@ -49,7 +49,7 @@ _WEIGHT = 0.25  # of the newest call in the mean
 
 
 class Staffing(Protocol):
-    """How many members a pool has, of which kind."""
+    """The staffing of a pool: how many members it has, of which kind."""
 
     engine: Engine  # that of the pool, until its end
     is_immediate: bool  # members are made in this process, and run their jobs at once

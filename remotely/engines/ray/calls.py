@@ -52,7 +52,7 @@ _NOTHING_REFERRED = Referred()
 
 
 class Message(NamedTuple):
-    """What is sent: the same bytes for each actor, and for each try."""
+    """A message: the same bytes for each actor, and for each try."""
 
     kind: Kind
     name: str
@@ -62,33 +62,6 @@ class Message(NamedTuple):
 
     def owned(self) -> "Message":
         return self._replace(value=own(self.value, lends=False))
-
-
-class Reply:
-    """What is to come for one call.  The receiver of its future."""
-
-    def __init__(self, actor: HostedActor, route: bytes, ref: Any) -> None:
-        self.ref = ref  # Ray's, until it is there; passed on meanwhile, it arrives as what it is
-        self.life = actor.life
-        self._host, self._route = actor.host, route
-
-    def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
-        future.block(timeout)
-
-    def receive_in_background(self) -> None:
-        """It is delivered in any case."""
-
-    def holds(self, future: CallFuture[Any]) -> bool:
-        return False
-
-    def recall(self, future: CallFuture[Any]) -> bool:
-        return False
-
-    def cancel(self, future: CallFuture[Any], waits: bool) -> bool:
-        with contextlib.suppress(RayError):
-            asked = self._host.cancel.remote(self._route, future.call_id)
-            return waits and bool(ray.get(asked, timeout=CANCEL_S))
-        return False
 
 
 class Worker:
@@ -120,6 +93,39 @@ class Worker:
             except Exception:  # the rest still has to be done
                 log.exception("%s failed", self._thread.name)
             del work
+
+
+class Reply:
+    """The outcome that is to come for one call: the receiver of its future."""
+
+    def __init__(self, actor: HostedActor, route: bytes, ref: Any, arrivals: Worker) -> None:
+        self.ref = ref  # Ray's, until it is there; passed on meanwhile, it arrives as what it is
+        self.life = actor.life
+        self._host, self._route = actor.host, route
+        self._arrivals = arrivals
+
+    def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
+        if self._arrivals.is_here():
+            raise RemotelyError(
+                f"{future.what} cannot be waited for here, where the outcome of another call is "
+                "unpickled: its own outcome would arrive on this very thread"
+            )
+        future.block(timeout)
+
+    def receive_in_background(self) -> None:
+        """It is delivered in any case."""
+
+    def holds(self, future: CallFuture[Any]) -> bool:
+        return False
+
+    def recall(self, future: CallFuture[Any]) -> bool:
+        return False
+
+    def cancel(self, future: CallFuture[Any], waits: bool) -> bool:
+        with contextlib.suppress(RayError):
+            asked = self._host.cancel.remote(self._route, future.call_id)
+            return waits and bool(ray.get(asked, timeout=CANCEL_S))
+        return False
 
 
 class Calls:
@@ -306,7 +312,7 @@ class Calls:
             actor.take_new_route()
             raise
         future.call_id = number
-        future.receiver = reply = Reply(actor, route, ref)
+        future.receiver = reply = Reply(actor, route, ref, self._arrivals)
         self._pending.add(future)
 
         def hear(done: Future[Any]) -> None:

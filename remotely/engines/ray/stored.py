@@ -58,7 +58,7 @@ def put_beside(encoded: Encoded) -> Any:
 
 
 class Referred:
-    """What the arguments of a call refer to.  Ray's references are made once, for all actors."""
+    """The references of a call's arguments, made once for all actors."""
 
     def __init__(self, named: Sequence[Named] = ()) -> None:
         self._named = named
