@@ -7,9 +7,7 @@ from the sources that the actor has, which are sent along.
 from typing import Any
 
 from remotely.values import codec
-from remotely.values.source_finder import finder
-from remotely.values.source_library import library
-from remotely.values.sources import batch_of
+from remotely.values.sources import batch_of, finder, library
 
 
 class Introduction:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from remotely.reporting.token_bucket import TokenBucket
+from remotely.reporting.throttled_log import TokenBucket
 
 KEEP_BYTES = 10 << 20  # of the file, then once more in FILE.1
 BYTES_A_SECOND = 256 << 10

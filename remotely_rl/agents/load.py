@@ -122,7 +122,7 @@ class Policy:
         self._config = config
         self._model = model
         self._actions = actions
-        self._greedy = greedy
+        self.greedy = greedy
         self._memory = networks.initial_state(model, count)
         self._random = torch.Generator().manual_seed(seed)
 
@@ -132,7 +132,7 @@ class Policy:
         seen = trees.map_tree(lambda x: torch.from_numpy(x)[None], obs)
         begins_now = torch.from_numpy(begins)[None]
         policy, _, self._memory = networks.unroll(self._model, seen, self._memory, begins_now)
-        if self._greedy:
+        if self.greedy:
             return self._config.best(self._actions, policy[0]).numpy()
         return self._config.draw(self._actions, policy[0], self._random).numpy()
 

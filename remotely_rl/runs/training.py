@@ -39,6 +39,7 @@ from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.session import Process, Result, Session, limit_reached
 from remotely_rl.supervision import failures
+from remotely_rl.supervision.vector import is_registered
 from remotely_rl.trees import Tree
 
 __all__ = ["Result", "Session", "Train", "begin", "config_of", "make_learner", "one_thread"]
@@ -203,7 +204,7 @@ def config_of(
     object.__setattr__(config, "overridden", frozenset(given))
     env = config.env
     is_id = re.fullmatch(r"[\w.]+:[\w./-]+", str(env)) is not None  # of a module
-    if env == kept["env"] and not is_id and env not in gymnasium.registry:
+    if env == kept["env"] and not is_id and not is_registered(str(env)):
         raise TrainingError(
             f"{run} was trained on {env}, which Gymnasium does not know; if it is a callable of"
             " your own, pass it: env=, or --env FILE.py:NAME"

@@ -1,4 +1,4 @@
-"""What a parameter server costs beyond the gradients: 1.7 million parameters, 8 workers.
+"""The cost of a parameter server beyond the gradients: 1.7 million parameters, 8 workers.
 
 A worker's work here is a gradient of the Nature network (84x84 frames) at a fixed batch.  Alone,
 all workers compute at once, without telling anybody; then under each rule.  The rate that is

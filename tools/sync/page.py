@@ -44,6 +44,7 @@ def fill(name: str, table: str, measured: bool = True) -> None:
 def write(path: Path, done: Sequence[tuple[Run, list[Row]]]) -> None:
     """A CSV of a figure's simulations."""
     records = [{"panel": run.panel, **record(run.spec, row)} for run, rows in done for row in rows]
+    path.parent.mkdir(exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(records[0]))
         writer.writeheader()

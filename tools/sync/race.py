@@ -31,8 +31,7 @@ from remotely_rl.learning.learner import LearningRate
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.runs import metrics
 from remotely_rl.runs.training import make_learner
-from tools import tables
-from tools.bench.benchmark import ROOT
+from tools import runs, tables
 from tools.sync import page
 
 
@@ -44,8 +43,8 @@ class Race(NamedTuple):
 
 
 RACES = {
-    "race": Race(ROOT / "docs" / "race.jsonl", ("synchronous", "semi_async", "asynchronous")),
-    "penalties": Race(ROOT / "docs" / "penalties.jsonl", ("asynchronous", "sasgd", "fasgd")),
+    "race": Race(runs.FOLDER / "race.jsonl", ("synchronous", "semi_async", "asynchronous")),
+    "penalties": Race(runs.FOLDER / "penalties.jsonl", ("asynchronous", "sasgd", "fasgd")),
 }
 
 

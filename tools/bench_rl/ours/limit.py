@@ -1,4 +1,4 @@
-"""What the machine allows, were nothing lost between the parts of training.
+"""The limit of the machine, were nothing lost between the parts of training.
 
 Every step of experience is played, inferred and learnt from once, and each of the three has all
 cores while it lasts, so a step takes the sum of what it takes in each:
