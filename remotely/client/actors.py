@@ -143,11 +143,11 @@ class Actors:
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         gang = secrets.token_hex(16) if count > 1 else ""  # placed whole, or not at all
-        actors = [self._new(cls, options, count, gang) for _ in range(count)]
+        actors = [self.new(cls, options, count, gang) for _ in range(count)]
         self._place_all(actors, encoded, options)
         return list(actors)
 
-    def _new(self, cls: type, options: Options, together: int, gang: str) -> ActorState:
+    def new(self, cls: type, options: Options, together: int, gang: str) -> ActorState:
         """Return an actor that has a name and no place yet, one of `together` of a group."""
         session = self._session
         assert isinstance(options.memory, int)
@@ -196,7 +196,7 @@ class Actors:
                 if not collected and not places[0].has_room():
                     gc.collect()  # handles in cycles of garbage may be what fills the cluster
                     collected = True
-                made.extend(self._start(actor, places.popleft(), encoded, options, transfers))
+                made.extend(self.start(actor, places.popleft(), encoded, options, transfers))
             while made:
                 made.popleft().result()
         except BaseException:
@@ -216,7 +216,7 @@ class Actors:
             )
         )
 
-    def _start(
+    def start(
         self,
         actor: ActorState,
         place: Question,
@@ -302,7 +302,7 @@ class Actors:
                     actor.expect_life(obituary.life + 1)
             if not is_given_up:
                 threading.Thread(
-                    target=self._restart, args=(actor,), name="remotely-restart", daemon=True
+                    target=self.restart, args=(actor,), name="remotely-restart", daemon=True
                 ).start()
         else:  # the next call asks where it is, and gets the answer once it is there again
             actor.expect_life(obituary.life + 1)
@@ -317,13 +317,13 @@ class Actors:
         else:
             channel.end(error, obituary)
 
-    def _restart(self, actor: ActorState) -> None:
+    def restart(self, actor: ActorState) -> None:
         """Give an actor that died its next life; its handles stay valid."""
 
         def make() -> None:
             assert actor.made_from is not None
             place = self._ask_for_place(actor)
-            made = deque(self._start(actor, place, *actor.made_from, {}))
+            made = deque(self.start(actor, place, *actor.made_from, {}))
             while made:
                 made.popleft().result()
 

@@ -306,7 +306,7 @@ class Channel:
             if large is not None and large.is_large:
                 if future.counted_by is None and future.keep is not None:
                     # One that waited in a queue had room, and holds up those that make it.
-                    self._count(value.nbytes, future, bounded and future.receiver is None)
+                    self._count(large.nbytes, future, bounded and future.receiver is None)
                 with shield:
                     loan = large.lend(self._memory.peer)
                 if loan is None:
