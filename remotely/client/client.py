@@ -9,7 +9,7 @@ Client wires these parts together; each knows those above it.  Verbs of the seam
 
     printing.py         what is printed
     master_session.py   who this client is; questions to the master and their answers
-    bulk_transfer.py           large values in the stores of other machines
+    bulk_transfer.py    large values in the stores of other machines
     channels.py         the channel of each actor
     calls.py            how calls leave
     actors.py           actors, from birth to end
