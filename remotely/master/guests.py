@@ -12,16 +12,14 @@ object is believed to be where the master has sent the process.  So no worker ca
 of another, or one that it does not house, as an object that has dialled in there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from remotely.errors import name_taken
-from remotely.master.actor_table import ActorRecord
-from remotely.master.admission import Admission
-from remotely.master.lifecycle import ActorLifecycle
-from remotely.master.state import State
+from remotely.master.actors import Event, die, happen, spawned
+from remotely.master.state import ActorRecord, State
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
@@ -42,17 +40,9 @@ class Dialling(NamedTuple):
 
 
 class Guests:
-    def __init__(
-        self,
-        state: State,
-        tell: Callable[[str, msgspec.Struct], bool],
-        admission: Admission,
-        lifecycle: ActorLifecycle,
-    ) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._tell = tell
-        self._admission = admission
-        self._lifecycle = lifecycle
+        self._tell = state.tell
         self._dialling: dict[str, Dialling] = {}  # by the connection, as long as that is there
         self._connections: dict[str, str] = {}  # the reverse, by actor
 
@@ -133,8 +123,8 @@ class Guests:
             key=dialling.key,
             classes=arrived.request.classes or [arrived.request.class_name],
         )
-        self._lifecycle.placer.enter(ActorRecord(request, worker, []), "")
-        self._lifecycle.spawned(worker, location, arrived.since)
+        happen(self._state, Event.BROUGHT, ActorRecord(request, worker))
+        spawned(self._state, worker, location, arrived.since)
         self._confirm(worker, request)
 
     def _end_before(self, dialling: Dialling) -> None:
@@ -142,13 +132,13 @@ class Guests:
         before = dialling.before
         if (record := self._state.actors.records.get(before)) is not None:
             self._tell(record.worker, control.End(actor=before, grace_s=0.0, kill=True))
-            self._lifecycle.hear_death(control.Obituary(actor=before, life=0, why=AGAIN))
+            die(self._state, control.Obituary(actor=before, life=0, why=AGAIN))
 
     def _refuse(self, worker: str, actor: str, error: str, why: str) -> None:
         self._tell(worker, control.NotHosted(actor=actor, error=error, why=why))
 
     def _confirm(self, worker: str, request: control.Request) -> None:
-        seal = self._admission.seals.seal(worker, request, [])
+        seal = self._state.admission.seals.seal(worker, request, [])
         hosted = control.Hosted(actor=request.actor, request=request, seal=seal)
         self._tell(worker, hosted)
 

@@ -8,7 +8,7 @@
 3  That thread settles the future, which wakes whoever waits for it.  It runs no callbacks, so a
    callback may wait for another call.
 4  A third thread runs the done-callbacks, one after the other.
-5  A loss may have the call sent again (calling/retries.py): 1 follows.
+5  A loss may have the call sent again (calling/send_queue.py): 1 follows.
 """
 
 import contextlib
@@ -23,10 +23,9 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import RayError
 
+from remotely.calling.actor import unsent_sources
 from remotely.calling.back_pressure import Room
-from remotely.calling.retries import RetriedFuture
-from remotely.calling.send_queue import SendQueues, Turn
-from remotely.calling.sources import unsent
+from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.engine import RemoteActor
 from remotely.engines.ray.actor import HostedActor
 from remotely.engines.ray.host import LOST, NOT_RUN, received
@@ -113,10 +112,8 @@ class Reply:
             )
         future.block(timeout)
 
-    def attend(self) -> None:
+    def receive_in_background(self) -> None:
         """It is delivered in any case."""
-
-    attend_soon = attend
 
     def holds(self, future: CallFuture[Any]) -> bool:
         return False
@@ -328,7 +325,7 @@ class Calls:
 
     def _send_sources(self, actor: HostedActor) -> None:
         """Send the modules that an actor may lack."""
-        batches, actor.learnt = unsent(actor, actor.life, actor.learnt)
+        batches, actor.learnt = unsent_sources(actor, actor.life, actor.learnt)
         for digest, content in batches:
             value = Encoded((), (memoryview(content),))
             self._transmit(actor, Message(Kind.SOURCES, digest, value), CallFuture("the actor"))

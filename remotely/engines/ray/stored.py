@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from remotely.calling.retries import RetriedFuture
+from remotely.calling.send_queue import RetriedFuture
 from remotely.engines.ray.host import received, sendable
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Put

@@ -24,7 +24,7 @@ import pytest
 
 import remotely
 from remotely.api import connection
-from remotely.api.dispatch import remote_of
+from remotely.api.handle import remote_of
 from remotely.engines.in_process import InProcess
 from remotely.errors import (
     ActorDied,
@@ -574,7 +574,7 @@ def test_a_stranger_that_knocks_where_guests_dial_in_learns_nothing(
 ) -> None:
     near.start(started_here)
     simulator = one()
-    location = connection.current()._actors.get(simulator._remotely_remote.actor).location
+    location = remote_of(simulator).location
     host, _, port = location.tcp.removeprefix("tcp://").rpartition(":")
     import socket
 

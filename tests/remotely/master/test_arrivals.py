@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from remotely.master.admission import Admission
-from remotely.master.registry import Registry
+from remotely.master.core import Core
+from remotely.master.state import Instruction, LetGo, Tell
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
-from tests.steps import steps
 
 CLIENT_KEY, WORKER_KEY = b"a client's key".ljust(40), b"a worker's key".ljust(40)
 LEASE_S = 10.0
@@ -18,7 +18,7 @@ PYTHON = "3.11"
 
 
 class Cluster:
-    """A registry with a worker and two clients, which say what a test has them say."""
+    """A core with a worker and two clients, which say what a test has them say."""
 
     def __init__(self, learns_until: float = 0.0) -> None:
         self.said: list[tuple[str, msgspec.Struct]] = []
@@ -27,15 +27,24 @@ class Cluster:
         self.names: dict[str, str] = {}  # for this test, by the id
         self.tickets = 0
         admission = Admission([CLIENT_KEY], [WORKER_KEY], b"secret")
-        self.registry = Registry(self.tell, self.gone.append, admission, LEASE_S, learns_until)
+        self.core = Core(admission, LEASE_S, learns_until)
 
-    def tell(self, who: str, message: msgspec.Struct) -> bool:
-        self.said.append((who, message))
-        if isinstance(message, control.Hosted):
-            self.here[message.actor] = msgspec.structs.replace(
-                self.here[message.actor], request=message.request, seal=message.seal
-            )
-        return True
+    def do(self, instructions: list[Instruction]) -> None:
+        for each in instructions:
+            if isinstance(each, Tell):
+                self.said.append((each.who, each.message))
+            elif isinstance(each, LetGo):
+                self.gone.append(each.who)
+            if isinstance(each, Tell) and isinstance(hosted := each.message, control.Hosted):
+                self.here[hosted.actor] = msgspec.structs.replace(
+                    self.here[hosted.actor], request=hosted.request, seal=hosted.seal
+                )
+
+    def client_says(self, who: str, message: msgspec.Struct) -> None:
+        self.do(self.core.hear_client(who, message, 0.0))
+
+    def worker_says(self, who: str, message: msgspec.Struct) -> None:
+        self.do(self.core.hear_worker(who, message, 0.0))
 
     def told(self, who: str, kind: type) -> list[Any]:
         """Return what this peer was told of a kind since the last time."""
@@ -47,7 +56,7 @@ class Cluster:
         hello = control.Hello(
             session=who, python=PYTHON, pid=1, host="", machine="", arrivals=[*arrivals]
         )
-        self.registry.greet(hello, CLIENT_KEY, now)
+        self.do(self.core.greet(hello, CLIENT_KEY, now))
 
     def joins(self, worker: str = "worker", is_near: bool = False, now: float = 0.0) -> None:
         register = control.Register(
@@ -55,8 +64,8 @@ class Cluster:
             resources=Resources(2, 0, 1 << 30), actors=[*self.here.values()],
             guests=f"tcp://{worker}:1", guests_key=b"public",
         )  # fmt: skip
-        self.registry.enlist(register, now, is_near)
-        self.registry.settle(register)
+        self.do(self.core.enlist(register, now, is_near))
+        self.do(self.core.settle(register))
 
     def dials(
         self, nonce: str, key: bytes = WORKER_KEY, before: str = "", worker: str = ""
@@ -64,7 +73,7 @@ class Cluster:
         """A process says to the master what it serves; its test calls it by its nonce."""
         self.names[id_of(nonce, key)] = nonce
         ask = control.AskHost(nonce=nonce, before=before, worker=worker)
-        self.registry.greet_guest(f"guest {nonce}", key, ask, 0.0)
+        self.do(self.core.greet_guest(f"guest {nonce}", key, ask, 0.0))
 
     def arrives(
         self,
@@ -91,16 +100,16 @@ class Cluster:
         )  # fmt: skip
         self.here[actor] = control.ActorStatus(location=location, request=request)
         arrived = control.Arrived(request=request, location=location, since=1.0)
-        self.registry.hear_worker(worker, arrived, 0.0)
+        self.worker_says(worker, arrived)
 
     def dies(self, nonce: str) -> None:
         obituary = control.Obituary(actor=id_of(nonce), life=0, why="gone")
-        self.registry.hear_worker("worker", control.Died(obituary=obituary), 0.0)
+        self.worker_says("worker", control.Died(obituary=obituary))
 
     def asks(self, who: str, class_name: str) -> int:
         self.tickets += 1
         ask = control.AskArrival(ticket=self.tickets, class_name=class_name)
-        self.registry.hear_client(who, ask, 0.0)
+        self.client_says(who, ask)
         return self.tickets
 
     def given(self, who: str) -> dict[int, str]:
@@ -123,15 +132,13 @@ def cluster() -> Cluster:
     return made
 
 
-def test_one_that_arrives_is_an_actor_without_an_owner_that_takes_nothing(
-    cluster: Cluster,
-) -> None:
+def test_one_that_arrives_is_an_actor_without_an_owner_that_takes_nothing(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim", name="sim")
     (hosted,) = cluster.told("worker", control.Hosted)
     request = hosted.request
     assert (request.owner, request.job, request.max_restarts) == ("", "", 0)
     assert (request.resources, request.key) == (Resources(cpus=0), WORKER_KEY)
-    cluster.registry.hear_client("ann", control.Locate(ticket=9, name="sim"), 0.0)
+    cluster.client_says("ann", control.Locate(ticket=9, name="sim"))
     assert cluster.given("ann") == {9: "a"}
     cluster.dies("a")
     (died,) = cluster.told("ann", control.Died)
@@ -159,7 +166,7 @@ def test_what_a_client_had_is_given_away_again_when_it_has_ended(cluster: Cluste
     cluster.asks("ann", "Sim")
     waits = cluster.asks("bob", "Sim")
     assert cluster.given("bob") == {}
-    cluster.registry.end_session("ann")
+    cluster.do(cluster.core.end_session("ann", 0.0))
     assert cluster.given("bob") == {waits: "a"}
 
 
@@ -170,7 +177,7 @@ def test_the_dead_are_not_given_away(cluster: Cluster) -> None:
     assert cluster.given("ann") == {}
     cluster.arrives("b", "Sim")
     cluster.asks("ann", "Sim")
-    cluster.registry.end_session("ann")
+    cluster.do(cluster.core.end_session("ann", 0.0))
     cluster.dies("b")
     cluster.asks("bob", "Sim")
     assert cluster.given("bob") == {}
@@ -179,12 +186,12 @@ def test_the_dead_are_not_given_away(cluster: Cluster) -> None:
 @pytest.mark.parametrize("name", ["Sim", ""])
 def test_what_is_not_wanted_any_more_goes_to_another(cluster: Cluster, name: str) -> None:
     early = cluster.asks("ann", name)
-    cluster.registry.hear_client("ann", control.NoArrival(ticket=early), 0.0)
+    cluster.client_says("ann", control.NoArrival(ticket=early))
     cluster.arrives("a", name)
     assert cluster.given("ann") == {}
     late = cluster.asks("ann", name)
     assert cluster.given("ann") == {late: "a"}
-    cluster.registry.hear_client("ann", control.NoArrival(ticket=late), 0.0)  # while it came
+    cluster.client_says("ann", control.NoArrival(ticket=late))  # while it came
     ticket = cluster.asks("bob", name)
     assert cluster.given("bob") == {ticket: "a"}
 
@@ -192,11 +199,11 @@ def test_what_is_not_wanted_any_more_goes_to_another(cluster: Cluster, name: str
 def test_a_question_that_is_asked_again_is_one_question(cluster: Cluster) -> None:
     ask = control.AskArrival(ticket=1, class_name="Sim")
     for _ in range(2):
-        cluster.registry.hear_client("ann", ask, 0.0)
+        cluster.client_says("ann", ask)
     cluster.arrives("a", "Sim")
     cluster.arrives("b", "Sim")
     assert cluster.given("ann") == {1: "a"}
-    cluster.registry.hear_client("ann", ask, 0.0)  # the answer was lost
+    cluster.client_says("ann", ask)  # the answer was lost
     assert cluster.given("ann") == {1: "a"}
 
 
@@ -211,7 +218,7 @@ def test_a_new_master_gives_nobody_what_another_has(cluster: Cluster) -> None:
     ticket = again.asks("bob", "Sim")
     assert again.given("bob") == {}  # whose is it?
     again.hello("ann", arrivals=(id_of("a"),), now=2.0)
-    again.registry.expire(6.0)
+    again.do(again.core.expire(6.0))
     assert again.given("bob") == {ticket: "b"}
     again.asks("bob", "Sim")
     assert again.given("bob") == {}
@@ -240,7 +247,7 @@ def test_one_that_dials_in_again_takes_the_place_of_what_it_was_and_of_nothing_e
     assert (died.obituary.actor, died.obituary.asked) == (id_of("a"), False)
     assert "dialled in again" in died.obituary.why
     other = b"another worker's key".ljust(40)
-    cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY, other])
+    cluster.do(cluster.core.list_keys([CLIENT_KEY], [WORKER_KEY, other]))
     cluster.arrives("c", "Sim", name="sim", before="b", key=other)
     (refused,) = cluster.told("worker", control.NotHosted)
     assert refused.error == "NameTaken"
@@ -248,16 +255,16 @@ def test_one_that_dials_in_again_takes_the_place_of_what_it_was_and_of_nothing_e
 
 def test_a_key_that_is_revoked_ends_its_actors(cluster: Cluster) -> None:
     cluster.arrives("b", "Sim")
-    cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY])
+    cluster.do(cluster.core.list_keys([CLIENT_KEY], [WORKER_KEY]))
     assert not cluster.told("worker", control.End)
-    cluster.registry.list_keys([CLIENT_KEY], [])
+    cluster.do(cluster.core.list_keys([CLIENT_KEY], []))
     assert [end.actor for end in cluster.told("worker", control.End)] == [id_of("b")]
 
 
 def test_one_that_has_arrived_makes_no_calls_by_its_workers_key(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim")
     delegate = control.Delegate(actor=id_of("a"), key=b"its own key".ljust(40))
-    cluster.registry.hear_worker("worker", delegate, 0.0)
+    cluster.worker_says("worker", delegate)
     assert not cluster.told("worker", control.Delegated)
 
 
@@ -289,16 +296,16 @@ def test_who_may_call_it_is_told_to_a_process_itself_and_again_when_that_changes
     (keys,) = cluster.told("guest a", control.Registered)
     assert keys.client_keys == [CLIENT_KEY]
     other = b"another client's key".ljust(40)
-    cluster.registry.list_keys([other], [WORKER_KEY])
+    cluster.do(cluster.core.list_keys([other], [WORKER_KEY]))
     (keys,) = cluster.told("guest a", control.Registered)
     assert keys.client_keys == [other]
     for key, is_admitted in ((other, True), (CLIENT_KEY, False)):
-        cluster.registry.hear_worker("guest a", control.MayCall(key=key), 0.0)
+        cluster.worker_says("guest a", control.MayCall(key=key))
         (answer,) = cluster.told("guest a", control.Caller)
         assert (answer.key, answer.admitted) == (key, is_admitted)
-    cluster.registry.lose_route("guest a", 0.0)
+    cluster.do(cluster.core.lose_route("guest a", 0.0))
     assert cluster.gone == ["guest a"]
-    cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY])
+    cluster.do(cluster.core.list_keys([CLIENT_KEY], [WORKER_KEY]))
     assert not cluster.told("guest a", control.Registered)
 
 
@@ -314,24 +321,24 @@ def test_a_process_hears_of_the_end_of_a_key_that_it_asked_about_as_long_as_it_i
             resources=Resources(cpus=1), key=CLIENT_KEY,
         )  # fmt: skip
         place = control.Place(ticket=100 + number, request=request, patience_s=0.0)
-        cluster.registry.hear_client("ann", place, 0.0)
+        cluster.client_says("ann", place)
         (worker,) = {to for to, said in cluster.said if isinstance(said, control.Spawn)}
         cluster.told(worker, control.Spawn)
         location = control.Location(
             actor=caller, name=caller, class_name="C", life=0, pid=3, host="", machine="",
             ipc="", tcp="", public_key=b"",
         )  # fmt: skip
-        cluster.registry.hear_worker(worker, control.Spawned(location=location), 0.0)
+        cluster.worker_says(worker, control.Spawned(location=location))
         key = caller.encode().ljust(40)
-        cluster.registry.hear_worker(worker, control.Delegate(actor=caller, key=key), 0.0)
+        cluster.worker_says(worker, control.Delegate(actor=caller, key=key))
         for guest in ("guest a", "guest b"):
-            cluster.registry.hear_worker(guest, control.MayCall(key=key), 0.0)
+            cluster.worker_says(guest, control.MayCall(key=key))
             (answer,) = cluster.told(guest, control.Caller)
             assert answer.admitted
         if number:
-            cluster.registry.lose_route("guest b", 0.0)
+            cluster.do(cluster.core.lose_route("guest b", 0.0))
         obituary = control.Obituary(actor=caller, life=0, why="gone")
-        cluster.registry.hear_worker(worker, control.Died(obituary=obituary), 0.0)
+        cluster.worker_says(worker, control.Died(obituary=obituary))
         told = {to: said.admitted for to, said in cluster.said if isinstance(said, control.Caller)}
         assert told == {"guest a": False} | ({} if number else {"guest b": False})
         cluster.said.clear()
@@ -339,15 +346,15 @@ def test_a_process_hears_of_the_end_of_a_key_that_it_asked_about_as_long_as_it_i
 
 def test_a_process_that_is_not_heard_any_more_is_forgotten(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim")
-    cluster.registry.renew("worker", LEASE_S)
-    cluster.registry.expire(LEASE_S)
-    cluster.registry.end_guest("guest a")
+    cluster.core.renew("worker", LEASE_S)
+    cluster.do(cluster.core.expire(LEASE_S))
+    cluster.do(cluster.core.lose_route("guest a", LEASE_S))
     assert cluster.gone.count("guest a") == 1
 
 
 def test_a_worker_hosts_nobody_who_has_not_said_so_to_the_master(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim", name="sim")
-    cluster.registry.lose_route("guest a", 0.0)
+    cluster.do(cluster.core.lose_route("guest a", 0.0))
     cluster.reports("worker", id_of("b"), "Sim")
     (refused,) = cluster.told("worker", control.NotHosted)
     assert (refused.actor, refused.error) == (id_of("b"), "MasterLost")
@@ -366,13 +373,13 @@ def test_an_actor_that_was_placed_is_never_taken_for_an_object_that_has_dialled_
             resources=Resources(cpus=50),
         )  # fmt: skip
         place = control.Place(ticket=1, request=request, patience_s=60.0)
-        cluster.registry.hear_client("ann", place, 0.0)
+        cluster.client_says("ann", place)
     cluster.joins()
     cluster.dials("placed")
     cluster.reports("worker", "placed", "C")
     (refused,) = cluster.told("worker", control.NotHosted)
     assert (refused.actor, refused.error) == ("placed", "MasterLost")
-    cluster.registry.hear_client("ann", control.Locate(ticket=2, actor="placed"), 0.0)
+    cluster.client_says("ann", control.Locate(ticket=2, actor="placed"))
     assert not cluster.told("ann", control.Located)
 
 
@@ -399,7 +406,7 @@ def test_of_a_process_that_serves_something_else_by_now_what_it_served_does_not_
     cluster: Cluster,
 ) -> None:
     cluster.dials("a")
-    cluster.registry.greet_guest("guest a", WORKER_KEY, control.AskHost(nonce="b"), 0.0)
+    cluster.do(cluster.core.greet_guest("guest a", WORKER_KEY, control.AskHost(nonce="b"), 0.0))
     cluster.reports("worker", id_of("a"), "Sim")
     assert cluster.told("worker", control.NotHosted)
     cluster.reports("worker", id_of("b"), "Sim")
@@ -434,33 +441,7 @@ def test_a_process_that_serves_says_no_more_to_the_master_than_whom_it_asks_abou
         control.Left(),
     ]
     for lie in lies:
-        cluster.registry.hear_worker("guest a", lie, 0.0)
+        cluster.worker_says("guest a", lie)
     assert cluster.said == []
-    cluster.registry.hear_client("ann", control.Locate(ticket=9, name="sim"), 0.0)
+    cluster.client_says("ann", control.Locate(ticket=9, name="sim"))
     assert cluster.given("ann") == {9: "a"}
-
-
-def test_a_question_costs_the_same_however_many_were_given_or_wait() -> None:
-    def cost(others: int) -> int:
-        cluster = Cluster()
-        cluster.joins()
-        for who in ("ann", "bob", "eve"):
-            cluster.hello(who)
-        for number in range(others):
-            cluster.arrives(f"given{number}", "Sim")
-            cluster.asks("bob", "Sim")
-            cluster.arrives(f"free{number}", "Other")
-            cluster.asks("eve", "Rare")
-        cluster.said.clear()  # this list is the test's
-        ask = control.AskArrival(ticket=10_000, class_name="Sim")
-
-        def work() -> None:
-            cluster.registry.hear_client("ann", ask, 0.0)
-            cluster.registry.hear_client("ann", ask, 0.0)
-            cluster.arrives("a", "Sim")
-            cluster.registry.hear_client("ann", control.NoArrival(ticket=10_000), 0.0)
-            cluster.dies("a")
-
-        return steps(work)
-
-    assert cost(100) == cost(1)

@@ -284,7 +284,8 @@ def test_what_trains_an_algorithm_is_documented_and_can_be_sent_to_a_process(
     assert train.__doc__.startswith("Trains until a limit of the config is reached, or Ctrl-C.")
     assert repeats in train.__doc__
     assert not re.search(r"(?m)^ +", train.__doc__)
-    assert list(inspect.signature(train).parameters) == ["config", "model", "run", "resume"]
+    parameters = list(inspect.signature(train).parameters)
+    assert parameters == ["config", "model", "run", "resume", "hooks"]
     assert pickle.loads(pickle.dumps(train)).__doc__ == train.__doc__
 
 
