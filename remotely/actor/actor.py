@@ -11,12 +11,13 @@ alive: worker gone, lease over (fence.py), stop asked, next call.
 import asyncio
 import functools
 import select
-import socket
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
+from remotely.actor import exiting
 from remotely.actor.background import Background
 from remotely.actor.call_socket import CallSocket
 from remotely.actor.cancellations import Cancellations
@@ -25,10 +26,10 @@ from remotely.actor.dispatch import Dispatcher
 from remotely.actor.machine_store import MachineStore
 from remotely.actor.payloads import Payloads
 from remotely.actor.preparation import Preparation
-from remotely.actor.process import OwnProcess, Process
 from remotely.actor.replies import raised
 from remotely.actor.servant import Servant
-from remotely.actor.worker_line import WorkerLine
+from remotely.actor.worker_line import Line
+from remotely.api import connection
 from remotely.errors import NotAllowed, WireError
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
@@ -44,20 +45,18 @@ REVOKED = "the key with which this call came was revoked"
 class Actor:
     """The main thread's loop, from the birth of an actor to its end.
 
-    `served` is an object that was there before; else a client makes it.
+    `served` is an object of a process that was there before, and goes on afterwards.  Without it a
+    client makes the object, and the process is there for that alone.
     """
 
     def __init__(
         self,
         birth: control.Birth,
-        worker: socket.socket,
+        line: Line,
         activity: OneByOne,
-        process: Process | None = None,
         served: object = None,
         concurrency: int = 1,
     ) -> None:
-        self._process = process or OwnProcess()
-        line = WorkerLine(worker)
         self._tell = line.tell
         delegation = Delegation(line.tell)
         store = MachineStore(lambda: line.tell(control.Meet()))
@@ -74,10 +73,8 @@ class Actor:
         self._servant = Servant(payloads, preparation, activity)
         if served is not None:
             self._servant.adopt(served, concurrency)
-        self._process.begin(request.name, line)
-        self._background = Background(
-            birth, worker, line, delegation, self._servant, store, self._process.kill
-        )
+        self._is_borrowed = served is not None
+        self._background = Background(birth, line, delegation, self._servant, store)
         self._access = self._background.access
         self._wait_for_lease = self._background.wait_for_lease
         self._socket = CallSocket(self._background.context, birth, self._background.loop)
@@ -208,8 +205,22 @@ class Actor:
     def _leave(self, error: BaseException | None = None) -> None:
         """Let go of everything; return when the last reply has left, or nobody takes it."""
         self._tell(control.Exiting(calls=self._servant.calls))
-        self._process.leave(self._servant, error)
+        if self._is_borrowed:
+            self._servant.streams.close_all()
+        else:
+            self._let_go(error)
         stopped = self._background.stop(LAST_REPLY_S)
         self._socket.close(LAST_REPLY_S)
         if stopped:
             self._background.close()
+
+    def _let_go(self, error: BaseException | None) -> None:
+        """Let go of everything that the user's code has left in the process."""
+        if error is not None:
+            traceback.clear_frames(error.__traceback__)  # they hold the object
+        files = exiting.flush_files()
+        self._servant.let_go()
+        exiting.run_exit_functions()
+        connection.shutdown()
+        exiting.flush_files()
+        del files

@@ -16,7 +16,7 @@ from remotely.actor import exiting
 from remotely.actor.delegation import Delegation
 from remotely.actor.machine_store import MachineStore
 from remotely.actor.servant import Servant
-from remotely.actor.worker_line import WorkerLine
+from remotely.actor.worker_line import Line
 from remotely.protocol import control
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
@@ -34,23 +34,18 @@ class Background:
     def __init__(
         self,
         birth: control.Birth,
-        worker: socket.socket,
-        line: WorkerLine,
+        line: Line,
         delegation: Delegation,
         servant: Servant,
         store: MachineStore,
-        kill: Callable[[], None],
     ) -> None:
-        self._worker = worker
         self._line = line
         self._delegation = delegation
         self._servant = servant
         self._store = store
-        self._kill = kill
         self._counted = 0
         self._on_leave: Callable[[], None] = lambda: None
         self._on_cancel: Callable[[control.Cancel], None] = lambda cancel: None
-        self._decoder = control.Decoder(control.ToActor)
         self._fence = Fence(Path(birth.folder))
         self.access = AccessList(birth.client_keys, self._ask_about)
         self.throttled = ThrottledLog(lambda said: print(f"remotely: {said}", file=sys.stderr))
@@ -74,9 +69,8 @@ class Background:
         """
         self._on_leave = on_leave
         self._on_cancel = on_cancel
-        self.loop.call(self._line.never_wait)
+        self._line.watch(self.loop, self._hear_worker, exiting.end_group)
         self.loop.watch_socket(self._zap.socket, self._zap.answer)
-        self.loop.watch(self._worker.fileno(), self._hear_worker)
         self.loop.every(COUNT_EVERY_S, tidy)
         self.loop.every(COUNT_EVERY_S, self._count)
         self.loop.every(LOOK_EVERY_S, self._check_fence)
@@ -100,16 +94,8 @@ class Background:
 
     # --- on the thread ----------------------------------------------------------------------------
 
-    def _hear_worker(self) -> None:
-        try:
-            data, fds, _, _ = socket.recv_fds(
-                self._worker, control.MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
-            )
-        except OSError:
-            data, fds = b"", []
-        if not data:  # the worker is gone, and nothing may outlive it
-            self._kill()
-        match message := self._decoder.decode(data):
+    def _hear_worker(self, message: object, end: socket.socket | None) -> None:
+        match message:
             case control.Admit(client_keys=client_keys):
                 self.access.relist(client_keys)
             case control.Caller(key=key, admitted=admitted) as caller:
@@ -120,7 +106,7 @@ class Background:
             case control.Cancel():
                 self._on_cancel(message)
             case control.Meet():
-                self._store.introduced(socket.socket(fileno=fds[0]) if fds else None)
+                self._store.introduced(end)
             case control.Leave():
                 self._on_leave()
 
@@ -130,7 +116,7 @@ class Background:
     def _check_fence(self) -> None:
         if self._fence.look():
             exiting.say("remotely: the worker lost its lease, and its actors end\n")
-            self._kill()
+            exiting.end_group()
 
     def _count(self) -> None:
         self._servant.tidy()

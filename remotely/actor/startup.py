@@ -16,8 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from remotely.actor import log_sender
 from remotely.actor.actor import Actor
-from remotely.api import current_actor
+from remotely.actor.worker_line import WorkerLine
+from remotely.api import current_actor, flight_recorder
 from remotely.errors import RemotelyError
 from remotely.machine import gpus, processes
 from remotely.protocol import control
@@ -43,10 +45,13 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
     birth = control.Decoder(control.Birth).decode(data)
     assert isinstance(birth, control.Birth)
     _prepare_process(birth)
+    line = WorkerLine(worker)
+    flight_recorder.serve(line.hand_over)
+    log_sender.install(birth.request.name, line.send)
     try:
-        actor = Actor(birth, worker, OneByOne(activity.received(page)))
+        actor = Actor(birth, line, OneByOne(activity.received(page)))
     except RemotelyError as error:  # no port is free
-        worker.send(control.encode(control.NotBound(why=str(error))))
+        line.tell(control.NotBound(why=str(error)))
         return 1
     return actor.run()
 

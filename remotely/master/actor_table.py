@@ -41,9 +41,10 @@ class ActorRecord:
         return self.location
 
     def lost(self, why: str = "") -> control.Obituary:
-        """Return what is told of it when nobody saw its end."""
+        """Return what is told of it when nobody saw its end; of a guest's, its process has."""
+        is_guest = bool(self.request.classes)
         return control.Obituary(
-            actor=self.request.actor, life=self.request.life, lost=True, why=why
+            actor=self.request.actor, life=self.request.life, lost=not is_guest, why=why
         )
 
     def lost_before_next_life(self) -> control.Obituary:

@@ -21,11 +21,10 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from remotely.master import status
+from remotely.master import guests, status
 from remotely.master.admission import Admission
 from remotely.master.arrivals import Arrivals
 from remotely.master.delegates import Delegates
-from remotely.master.guests import Guests
 from remotely.master.lifecycle import ActorLifecycle
 from remotely.master.log_queries import LogQueries
 from remotely.master.reregistration import Reregistration
@@ -76,7 +75,6 @@ class Registry:
         self._reregistration = Reregistration(
             self._state, tell, admission, self._delegates, self._lifecycle
         )
-        self._guests = Guests(self._state, tell, admission, self._lifecycle)
 
     @property
     def workers(self) -> list[str]:
@@ -108,8 +106,7 @@ class Registry:
             elif session := self._sessions.get(who):
                 lost.append(f"lost the client on {session.hello.machine}")
                 self.end_session(who)
-            else:  # a guest; or it owned actors before this master started, and is not back
-                self.end_guest(who)
+            else:  # it owned actors before this master started, and is not back
                 self._lifecycle.end_owned(who)
         self._placer.look_after_waiting()
         self._status_queries.expire(now)
@@ -134,16 +131,15 @@ class Registry:
         What was placed by a key that is not among them has to end, detached or not.
         """
         self._admission.relist(client_keys, worker_keys)
-        for who in [*self._workers.records, *self._guests]:
-            self._tell_keys(who)
+        for name in self._workers.records:
+            self._tell_keys(name)
         for actor, record in list(self._actors.records.items()):
             if not self._admission.may_live(record.request):
                 self._delegates.take_back(actor)
                 self._lifecycle.end(control.End(actor=actor, grace_s=OWNER_GRACE_S))
 
     def _tell_keys(self, who: str) -> None:
-        clients, workers = self._admission.client_keys, self._admission.worker_keys
-        self._tell(who, control.Registered(client_keys=clients, worker_keys=workers))
+        self._tell(who, control.Registered(client_keys=self._admission.client_keys))
 
     def close(self) -> None:
         """The cluster is being stopped: nothing is placed any more, and every worker leaves."""
@@ -213,7 +209,7 @@ class Registry:
         """Learn now whether an actor's worker can be reached, and not at the next tick."""
         record = self._actors.records.get(actor)
         if record is not None and not self._tell(record.worker, control.Tick()):
-            self._lifecycle.lose_route(record.worker)
+            self.lose_route(record.worker, self._state.now)
 
     def _hear_blocked(self, who: str, blocked: control.Blocked, now: float) -> None:
         """An actor waits for another: tell their scripts, once, if that closes a cycle."""
@@ -315,26 +311,30 @@ class Registry:
         if self._state.is_closing:
             self._tell(name, control.Leave())
 
-    def greet_guest(self, who: str, key: bytes, ask: control.AskHost, now: float) -> None:
-        """Take in a process that serves an object, along a connection of its own."""
-        self.renew(who, now)
-        self._guests.greet(who, key, ask)
-        self._tell_keys(who)
+    def relay_for_guest(self) -> control.Relay | control.Refused:
+        """Return which worker is to relay what the callers of a guest send."""
+        return guests.relay_for_guest(self._state)
+
+    def why_not(
+        self, register: control.Register, predecessors: Collection[str], now: float
+    ) -> control.Refused | None:
+        """Return what a guest is told that cannot be taken in; what it was before ends now."""
+        if not guests.is_guest(register):
+            return None
+        self._state.now = now
+        for before in predecessors:
+            self.remove_worker(before, guests.AGAIN)
+        return guests.why_not(register, self._state)
 
     def hear_worker(self, who: str, message: object, now: float) -> None:
-        """Hear what a worker says; or a guest, which can only ask who may call."""
         self.renew(who, now)
         match message:
             case control.Beat(asked=asked) if asked:
                 self._tell(who, control.Tick(asked=asked))
             case control.MayCall(key=key):
                 self._delegates.ask(who, key, self._state.is_learning)
-            case _ if who in self._guests:
-                pass
             case control.Spawned(location=location, since=since):
                 self._lifecycle.spawned(who, location, since)
-            case control.Arrived():
-                self._guests.hear(who, message)
             case control.Died(obituary=obituary, lived=lived):
                 self._reregistration.hear_death(who, obituary, lived)
             case control.Report(actors=actors):
@@ -353,14 +353,11 @@ class Registry:
     def lose_route(self, name: str, now: float) -> None:
         """A worker cannot be reached now: until it is back, nothing is placed there."""
         self._state.now = now
-        self.end_guest(name)
-        self._lifecycle.lose_route(name)
-
-    def end_guest(self, who: str) -> None:
-        """If this is a guest's connection, it has ended."""
-        if self._guests.leave(who):
-            self._let_go(who)
-            self._delegates.remove_worker(who)
+        worker = self._workers.records.get(name)
+        if worker is not None and guests.is_guest(worker.register):
+            self.remove_worker(name, guests.CUT)
+        else:
+            self._lifecycle.lose_route(name)
 
     def remove_worker(self, name: str, why: str, may_return: bool = False) -> None:
         """A worker has ended, and its actors with it.  `may_return`: it is only lost."""
@@ -368,6 +365,7 @@ class Registry:
             return
         self._state.leases.end(name)
         self._let_go(name)
+        may_return &= not guests.is_guest(self._workers.records[name].register)
         self._workers.leave(name, self._state.now, may_return)
         self._lifecycle.place_elsewhere(name)
         for record in self._actors.on_worker(name):
