@@ -150,6 +150,8 @@ class Actor:
         checks_keys = self._access.some_revoked  # once: the other thread may change it meanwhile
         if (received := self._socket.receive(checks_keys)) is None:
             return False
+        if self._background.is_resting:
+            self._background.end_rest()
         route, key, frames = received
         try:
             messages = wire.each(wire.decode(frames, "client"))

@@ -21,10 +21,11 @@ from remotely.protocol import control
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
 from remotely.transport.access_list import AccessList
-from remotely.transport.fence import LOOK_EVERY_S, Fence
+from remotely.transport.fence import Fence
 from remotely.transport.loop import Loop
 
-COUNT_EVERY_S = 2.0
+TEND_EVERY_S = 2.0  # while calls come; else at growing intervals
+TEND_AT_LEAST_EVERY_S = 16.0
 FENCED_S = 0.05
 
 
@@ -44,6 +45,8 @@ class Background:
         self._servant = servant
         self._store = store
         self._counted = 0
+        self._tend_after_s = TEND_EVERY_S
+        self.is_resting = False  # it tends at longer intervals, as no calls come
         self._on_leave: Callable[[], None] = lambda: None
         self._on_cancel: Callable[[control.Cancel], None] = lambda cancel: None
         self._fence = Fence(Path(birth.folder))
@@ -65,16 +68,21 @@ class Background:
         """Begin.
 
         `on_leave` is called when the worker wants the actor to end in good order, `on_cancel` when
-        a caller takes a call back, and `tidy` every COUNT_EVERY_S.
+        a caller takes a call back, and `tidy` every TEND_EVERY_S while calls come.
         """
+        self._tidy = tidy
         self._on_leave = on_leave
         self._on_cancel = on_cancel
         self._line.watch(self.loop, self._hear_worker, exiting.end_group)
         self.loop.watch_socket(self._zap.socket, self._zap.answer)
-        self.loop.every(COUNT_EVERY_S, tidy)
-        self.loop.every(COUNT_EVERY_S, self._count)
-        self.loop.every(LOOK_EVERY_S, self._check_fence)
+        self._next_tending = self.loop.after(TEND_EVERY_S, self._tend)
+        self.loop.after(self._fence.until_look_s(), self._check_fence)
         self._thread.start()
+
+    def end_rest(self) -> None:
+        """A message has come after a rest: tend soon, and regularly."""
+        self.is_resting = False
+        self.loop.call(self._end_rest)
 
     def wait_for_lease(self) -> None:
         """Return when the lease is not over.  It is renewed, or this process ends."""
@@ -117,9 +125,24 @@ class Background:
         if self._fence.look():
             exiting.say("remotely: the worker lost its lease, and its actors end\n")
             exiting.end_group()
+        self.loop.after(self._fence.until_look_s(), self._check_fence)
 
-    def _count(self) -> None:
+    def _tend(self) -> None:
+        """Tidy up and report.  An actor that nobody calls wakes for it more and more seldom."""
+        self._tidy()
         self._servant.tidy()
-        if self._line.go_on() and self._servant.calls != self._counted:
+        has_called = self._servant.calls != self._counted
+        if (is_told := self._line.go_on()) and has_called:
             self._counted = self._servant.calls
             self._line.tell(control.Count(calls=self._counted))
+        if is_told and not has_called:
+            self._tend_after_s = min(2 * self._tend_after_s, TEND_AT_LEAST_EVERY_S)
+        else:
+            self._tend_after_s = TEND_EVERY_S
+        self._next_tending = self.loop.after(self._tend_after_s, self._tend)
+        self.is_resting = self._tend_after_s > TEND_EVERY_S
+
+    def _end_rest(self) -> None:
+        self._tend_after_s = TEND_EVERY_S
+        self._next_tending.cancel()
+        self._next_tending = self.loop.after(TEND_EVERY_S, self._tend)

@@ -167,9 +167,13 @@ class Master:
                 self._registry.hear_worker(known, message, now)
 
     def _see_cut(self, frames: list[zmq.Frame]) -> None:
-        """A connection has ended.  If it was a guest's, see to that when its route is gone too."""
+        """A connection has ended.  If it was a guest's, see to that when its route is gone too.
+
+        `call` has the loop read the socket once more before: there may be the guest's last words.
+        """
         if who := self._guests.pop(sockets.event_fd(frames[0].buffer), None):
-            self._loop.after(LOOK_AFTER_CUT_S, lambda: self._look_at(who))
+            look = lambda: self._loop.call(lambda: self._look_at(who))
+            self._loop.after(LOOK_AFTER_CUT_S, look)
 
     def _look_at(self, who: str) -> None:
         if not self._tell(who, control.Tick()):

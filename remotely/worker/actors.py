@@ -28,6 +28,7 @@ from remotely.transport.loop import Loop
 from remotely.values import restart_file
 from remotely.worker.child import Child, Stage
 from remotely.worker.log_files import LogFiles
+from remotely.worker.memory_limit import MemoryLimit
 from remotely.worker.nursery import Home, Nursery
 from remotely.worker.output import read_piece
 from remotely.worker.store_line import StoreLine
@@ -35,6 +36,7 @@ from remotely.worker.undertaker import Undertaker
 
 log = logging.getLogger("remotely.worker")
 
+SAY_AGAIN_S = 1.0  # what a process had no room for, as it was stopped
 STORE = "store"  # who asks about keys, beside the actors
 MOST_LAST_WORDS = 300  # of an actor; more than its socket holds
 
@@ -67,6 +69,8 @@ class Actors:
         self._nursery = Nursery(loop, home, self._logs, self, ThrottledLog(log.warning))
         self._access = AccessRelay(send, self._answer_asker)
         self._store = store
+        self._memory_limit = MemoryLimit(loop, self.children)
+        self._says_again = False  # soon
         self._is_for_good = False  # the whole cluster ends
         self._are_lost = False  # the master hears of their end as one, with that of the worker
 
@@ -138,8 +142,11 @@ class Actors:
         message = control.encode(control.Admit(client_keys=keys))
         for child in self._children.values():
             if child.client_keys is not keys:
-                with contextlib.suppress(OSError):  # one that is stopped is told when it reads
+                try:
                     child.socket.send(message)
+                except OSError:
+                    self._say_again_soon()
+                else:
                     child.client_keys = keys
 
     def hear_of(self, caller: control.Caller) -> None:
@@ -179,16 +186,25 @@ class Actors:
             child.unsaid.append(control.encode(message))
             self._say(child)
 
-    def say_the_rest(self) -> None:
-        """Send what had no room before."""
-        for child in self._children.values():
-            self._say(child)
-
     def _say(self, child: Child) -> None:
-        with contextlib.suppress(OSError):
+        try:
             while child.unsaid:
                 child.socket.send(child.unsaid[0])
                 child.unsaid.popleft()
+        except OSError:
+            self._say_again_soon()
+
+    def _say_again_soon(self) -> None:
+        """A process is stopped, and its socket full; or it has ended, and that will be seen."""
+        if not self._says_again:
+            self._says_again = True
+            self._loop.after(SAY_AGAIN_S, self._say_again)
+
+    def _say_again(self) -> None:
+        self._says_again = False
+        self.admit()
+        for child in self._children.values():
+            self._say(child)
 
     # --- asked for, and asked to end --------------------------------------------------------------
 
@@ -255,6 +271,7 @@ class Actors:
 
     def conceived(self, child: Child) -> None:
         self._children[child.request.actor] = child
+        self._memory_limit.begin()
         self._loop.watch(child.socket.fileno(), lambda: self._hear(child))
         for fd, is_error in child.pipes.items():
             self._loop.watch(fd, self._reader_of(child, fd, is_error))

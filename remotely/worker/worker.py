@@ -37,7 +37,6 @@ from remotely.transport.relay import Relay
 from remotely.values import arena
 from remotely.worker.actors import Actors
 from remotely.worker.child import CPU_AT_LEAST_S
-from remotely.worker.memory_limit import CHECK_EVERY_S, MemoryLimit
 from remotely.worker.nursery import Home
 from remotely.worker.store_line import StoreLine
 
@@ -90,8 +89,7 @@ class Worker:
             self._refused,
             self._fence.renew if sockets.is_remote(config.master) else None,
         )
-        self._loop.every(LOOK_EVERY_S, self._look)
-        self._loop.every(CHECK_EVERY_S, MemoryLimit(self._actors.children).check)
+        self._look()
         if config.lifeline or config.attached:
             self._loop.watch(0, self._feel_lifeline)
 
@@ -177,14 +175,13 @@ class Worker:
                 self._leave(for_good=True)
 
     def _look(self) -> None:
-        self._actors.admit()
-        self._actors.say_the_rest()
         if self._fence.look():
             self._actors.give_up(f"its worker had no word from the master for {FENCE_S:.0f} s")
         limit_s = self._config.end_without_master_s
         if limit_s and self._link.silent_s() > limit_s and not self._leaving:
             log.warning("no word from the master for %.0f s: this machine leaves", limit_s)
             self._leave()
+        self._loop.after(LOOK_EVERY_S if limit_s else self._fence.until_look_s(), self._look)
 
     def _refused(self, error: RemotelyError) -> None:
         if self._config.lifeline:  # its master has the same keys: it is slow, or about to end
