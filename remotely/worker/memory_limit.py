@@ -17,7 +17,7 @@ from pathlib import Path
 from remotely.protocol.resources import format_bytes
 from remotely.transport.loop import Loop
 from remotely.values.arena import file_name
-from remotely.worker.child import Child
+from remotely.worker.reaper import Child
 
 CHECK_EVERY_S = (
     0.2  # while an actor with a limit is there; an actor may take a gigabyte in that time

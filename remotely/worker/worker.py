@@ -4,8 +4,8 @@ It holds the truth about them: a master that was started again learns it from he
 unpickles anything; a class and its arguments go from the client to the actor directly.
 
     the actors           actors.py
-    a birth              nursery.py
-    an end               undertaker.py
+    a birth              spawner.py
+    an end               reaper.py
     we lose our lease    every actor is killed, before the master may place others (fence.py)
     we end               every actor is killed, the folder is removed
 """
@@ -36,8 +36,8 @@ from remotely.transport.master_link import MasterLink
 from remotely.transport.relay import Relay
 from remotely.values import arena
 from remotely.worker.actors import Actors
-from remotely.worker.child import CPU_AT_LEAST_S
-from remotely.worker.nursery import Home
+from remotely.worker.reaper import CPU_AT_LEAST_S
+from remotely.worker.spawner import Home
 from remotely.worker.store_line import StoreLine
 
 log = logging.getLogger("remotely.worker")

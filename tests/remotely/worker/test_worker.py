@@ -13,7 +13,7 @@ from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.listening import Listening
 from remotely.transport.keys import fresh_keys
-from remotely.worker.child import Child
+from remotely.worker.reaper import Child
 from remotely.worker.worker import Worker
 
 OLD, NEW = b"old".ljust(40), b"new".ljust(40)
@@ -69,7 +69,7 @@ class Played:
     def close(self) -> None:
         worker = self.worker
         for child in list(worker._actors.children):
-            worker._actors.miscarried(child)
+            worker._actors.spawn_lost(child)
         worker._link.close()
         worker._context.destroy(linger=0)
         worker._loop.close()
@@ -78,7 +78,7 @@ class Played:
 
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
-    monkeypatch.setattr("remotely.worker.nursery.ZygoteLine", NoZygote)
+    monkeypatch.setattr("remotely.worker.spawner.ZygoteLine", NoZygote)
     made = Played(tmp_path)
     yield made
     made.close()
@@ -122,7 +122,7 @@ def test_an_actor_that_is_asked_for_while_its_last_process_is_being_killed_is_ma
     assert list(played.worker._actors.children) == [before]
     assert [birth.request.life for birth in played.worker._register().births] == [0, life]
 
-    played.worker._actors.not_born(before.request, "it was killed")
+    played.worker._actors.spawn_failed(before.request, "it was killed")
     played.worker._loop.turn(0)
 
     (after,) = played.worker._actors.children
@@ -131,7 +131,7 @@ def test_an_actor_that_is_asked_for_while_its_last_process_is_being_killed_is_ma
     assert len(played.told(control.Died)) == life
 
 
-def test_a_dead_actor_is_buried_though_what_it_started_talks_on(played: Played) -> None:
+def test_a_dead_actor_is_reaped_though_what_it_started_talks_on(played: Played) -> None:
     word, heard = control.encode(control.Count(calls=1)), 0
 
     def receive() -> tuple[bytes, None]:

@@ -14,19 +14,19 @@ from remotely.protocol import control
 from remotely.protocol.listening import Listening
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.loop import Loop
-from remotely.worker.child import Child
-from remotely.worker.log_files import LogFiles
-from remotely.worker.nursery import FORKS_AT_ONCE, Home, Nursery
+from remotely.worker.output import LogFiles
+from remotely.worker.reaper import Child
+from remotely.worker.spawner import FORKS_AT_ONCE, Home, Spawner
 from tests.clusters import wait_until
 
 
 class Family:
-    """A parent that only takes notes, and its nursery."""
+    """A parent that only takes notes, and its spawner."""
 
     def __init__(self, folder: Path) -> None:
         self.conceptions: list[Child] = []
         self.births: list[Child] = []
-        self.miscarriages: list[Child] = []
+        self.lost: list[Child] = []
         self.failures: dict[str, str] = {}
         self.loop = Loop()
         home = Home(
@@ -40,18 +40,18 @@ class Family:
             "machine",
             True,
         )
-        self.nursery = Nursery(self.loop, home, LogFiles(folder), self, ThrottledLog(print))
+        self.spawner = Spawner(self.loop, home, LogFiles(folder), self, ThrottledLog(print))
 
-    def conceived(self, child: Child) -> None:
+    def prepared(self, child: Child) -> None:
         self.conceptions.append(child)
 
-    def born(self, child: Child) -> None:
+    def started(self, child: Child) -> None:
         self.births.append(child)
 
-    def miscarried(self, child: Child) -> None:
-        self.miscarriages.append(child)
+    def spawn_lost(self, child: Child) -> None:
+        self.lost.append(child)
 
-    def not_born(self, request: control.Request, why: str) -> None:
+    def spawn_failed(self, request: control.Request, why: str) -> None:
         self.failures[request.actor] = why
 
     def exited(self, pid: int, status: int) -> None:
@@ -73,7 +73,7 @@ class Family:
             python=this_machine.PYTHON,
             env=env or {},
         )
-        self.nursery.ask(control.Spawn(request=request, gpu_ids=[]))
+        self.spawner.ask(control.Spawn(request=request, gpu_ids=[]))
 
     def turns_until(self, fact: Callable[[], object], what: str) -> None:
         def look() -> bool:
@@ -83,7 +83,7 @@ class Family:
         wait_until(look, what)
 
     def close(self) -> None:
-        self.nursery.stop()
+        self.spawner.stop()
         for child in self.births:
             child.kill()
             os.close(child.pidfd)
@@ -91,7 +91,7 @@ class Family:
             child.socket.close()
             for fd in child.pipes:
                 os.close(fd)
-        self.nursery.close()
+        self.spawner.close()
         self.loop.close()
 
 
@@ -105,33 +105,33 @@ def family(tmp_path: Path) -> Iterator[Family]:
 def test_a_thousand_births_wait_for_a_zygote_that_is_busy_and_keep_nobody_waiting(
     family: Family,
 ) -> None:
-    os.kill(family.nursery._zygote.pid, signal.SIGSTOP)
+    os.kill(family.spawner._zygote.pid, signal.SIGSTOP)
     for number in range(1000):
         family.asks(f"{number}")
 
-    family.turns_until(lambda: not family.nursery._is_due, "all that could be asked is asked")
+    family.turns_until(lambda: not family.spawner._is_due, "all that could be asked is asked")
 
     assert [child.request.actor for child in family.conceptions] == [
         f"{number}" for number in range(FORKS_AT_ONCE)
     ]
-    for spawn in family.nursery.waiting[10:]:
-        assert family.nursery.withdraw(spawn.request.actor) == spawn.request
-    assert family.nursery.withdraw("999") is None
-    os.kill(family.nursery._zygote.pid, signal.SIGCONT)
-    family.turns_until(lambda: len(family.births) == FORKS_AT_ONCE + 10, "all that stayed are born")
+    for spawn in family.spawner.waiting[10:]:
+        assert family.spawner.withdraw(spawn.request.actor) == spawn.request
+    assert family.spawner.withdraw("999") is None
+    os.kill(family.spawner._zygote.pid, signal.SIGCONT)
+    family.turns_until(lambda: len(family.births) == FORKS_AT_ONCE + 10, "the rest has started")
     assert [child.request.actor for child in family.births] == [
         f"{number}" for number in range(FORKS_AT_ONCE + 10)
     ]
 
 
 def test_an_interpreter_of_its_own_need_not_wait_for_the_zygote(family: Family) -> None:
-    os.kill(family.nursery._zygote.pid, signal.SIGSTOP)
+    os.kill(family.spawner._zygote.pid, signal.SIGSTOP)
     for number in range(FORKS_AT_ONCE + 1):
         family.asks(f"{number}")
     family.asks("own", {"A": "1"})
     family.turns_until(lambda: family.births, "a birth")
     assert [child.request.actor for child in family.births] == ["own"]
-    os.kill(family.nursery._zygote.pid, signal.SIGCONT)
+    os.kill(family.spawner._zygote.pid, signal.SIGCONT)
 
 
 def descriptors() -> int:
@@ -147,11 +147,11 @@ def test_a_child_that_cannot_be_told_who_it_is_leaves_no_descriptor(
     family: Family, env: dict[str, str], why: str
 ) -> None:
     before = descriptors()
-    family.nursery._needs_no_zygote.add("a")
+    family.spawner._needs_no_zygote.add("a")
     family.asks("a", env)
     family.turns_until(lambda: family.failures, "the failure is told")
     assert why in family.failures["a"]
-    assert not family.nursery._needs_no_zygote
+    assert not family.spawner._needs_no_zygote
     assert not family.conceptions
     assert descriptors() == before
 
@@ -161,7 +161,7 @@ def test_a_child_that_cannot_be_executed_is_told_of(family: Family, env: dict[st
     before = descriptors()
     family.asks("a", env)
     family.asks("b")
-    family.turns_until(lambda: family.births and family.failures, "one is born")
+    family.turns_until(lambda: family.births and family.failures, "one has started")
     assert family.failures["a"].startswith("ValueError: ")
     ours = 4  # of each, a socket, two pipes and a page
     assert descriptors() - before == 2 * ours + 1
@@ -188,16 +188,16 @@ def test_births_that_a_zygote_took_along_need_no_zygote_the_next_time(
     family: Family, leaving: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they import may be what ended it."""
-    monkeypatch.setattr("remotely.worker.nursery.FORKS_AT_ONCE", 3)
-    zygote = family.nursery._zygote.pid
+    monkeypatch.setattr("remotely.worker.spawner.FORKS_AT_ONCE", 3)
+    zygote = family.spawner._zygote.pid
     os.kill(zygote, signal.SIGSTOP)
     for number in range(4):
         family.asks(f"{number}")
-    family.turns_until(lambda: not family.nursery._is_due, "all that could be asked is asked")
+    family.turns_until(lambda: not family.spawner._is_due, "all that could be asked is asked")
     family.conceptions[1].asked = True  # to end, meanwhile
     if leaving:  # a zygote that hangs in an import is not waited for
-        family.nursery.withdraw("3")
-        family.nursery.stop()
+        family.spawner.withdraw("3")
+        family.spawner.stop()
     else:
         os.kill(zygote, signal.SIGKILL)
     os.waitpid(zygote, 0)
@@ -206,9 +206,9 @@ def test_births_that_a_zygote_took_along_need_no_zygote_the_next_time(
         family.turns_until(lambda: len(family.failures) == 3, "those are told")
         assert not family.births
     else:
-        family.turns_until(lambda: len(family.births) == 3, "the others are born")
+        family.turns_until(lambda: len(family.births) == 3, "the others have started")
         assert {child.request.actor for child in family.births} == {"0", "2", "3"}
-        assert {child.request.actor for child in family.miscarriages} == {"0", "2"}
+        assert {child.request.actor for child in family.lost} == {"0", "2"}
         # What was forked before the zygote could say so is not in the way of the next.
         assert len({child.location.ipc for child in family.conceptions}) == 6
         assert set(family.failures) == {"1"}
