@@ -16,9 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from remotely.actor import log_sender
-from remotely.actor.actor import Actor
-from remotely.actor.worker_line import WorkerLine
+from remotely.actor import preparation
+from remotely.actor.actor import Actor, WorkerLine
 from remotely.api import current_actor, flight_recorder
 from remotely.errors import RemotelyError
 from remotely.machine import gpus, processes
@@ -47,7 +46,7 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
     _prepare_process(birth)
     line = WorkerLine(worker)
     flight_recorder.serve(line.hand_over)
-    log_sender.install(birth.request.name, line.send)
+    preparation.send_records(birth.request.name, line.send)
     try:
         actor = Actor(birth, line, OneByOne(activity.received(page)))
     except RemotelyError as error:  # no port is free

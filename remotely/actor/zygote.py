@@ -8,6 +8,16 @@ file descriptors.  Who cleans up after whom:
     zygote dies    the worker, its subreaper, inherits the actors, and starts another zygote
     actor dies     the zygote reaps it and reports its status; the worker has seen it by the pidfd
 
+A birth:
+
+    1  asked       Fork arrives, with the three descriptors that the actor is to have
+    1' refused     fewer arrived, or there is no room for a process: NotForked
+    2  forked      the child gives up what is the zygote's (signals, the socket), and becomes the
+                   actor (startup.py); it never returns to this loop
+    3  told        the parent closes its copies, opens a pidfd while the child cannot be reaped,
+                   and passes it on with Forked: so no other process is taken for the actor
+    4  ended       SIGCHLD; the child is reaped: Exited.  Never before 3: there is one thread
+
 An actor that needs environment variables before anything is imported is not forked.  It is started
 as a new interpreter (`python -m remotely.actor.startup`), and pays for its imports.
 """
@@ -104,16 +114,16 @@ class Zygote:
         if len(descriptors) < DESCRIPTORS_OF_AN_ACTOR:  # we have no room for them
             for fd in descriptors:
                 os.close(fd)
-            self._worker.send(encode(NotForked(actor=actor, why=os.strerror(errno.EMFILE))))
+            self._worker.send(encode(NotForked(actor=actor, why=os.strerror(errno.EMFILE))))  # 1'
             return
         gc.freeze()  # keeps these pages shared: a collection in the child would copy them
         try:
             pid, pidfd = self._child(descriptors)
         except OSError as error:
-            self._worker.send(encode(NotForked(actor=actor, why=str(error.strerror))))
+            self._worker.send(encode(NotForked(actor=actor, why=str(error.strerror))))  # 1'
             return
         try:
-            socket.send_fds(self._worker, [encode(Forked(actor=actor, pid=pid))], [pidfd])
+            socket.send_fds(self._worker, [encode(Forked(actor=actor, pid=pid))], [pidfd])  # 3
         finally:
             os.close(pidfd)
 
@@ -121,7 +131,7 @@ class Zygote:
         """Fork; return the child's pid and pidfd."""
         try:
             if (pid := os.fork()) == 0:
-                self._become_actor(descriptors)
+                self._become_actor(descriptors)  # 2
         finally:
             for fd in descriptors:
                 os.close(fd)
@@ -160,7 +170,7 @@ class Zygote:
             if pid == 0:
                 return
             self._children.discard(pid)
-            self._worker.send(encode(Exited(pid=pid, status=status)))
+            self._worker.send(encode(Exited(pid=pid, status=status)))  # 4
 
     def _end(self) -> None:
         for pid in self._children:

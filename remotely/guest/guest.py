@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from remotely.actor.worker_line import Hear
+from remotely.actor.actor import Hear
 from remotely.errors import (
     ActorDied,
     MasterLost,

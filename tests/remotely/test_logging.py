@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.actor.log_sender import Sender
+from remotely.actor.preparation import Sender
 from remotely.client import log_listener
 from remotely.client.log_listener import LogListener
 from remotely.protocol import control

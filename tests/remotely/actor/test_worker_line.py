@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from remotely.actor.worker_line import WorkerLine
+from remotely.actor.actor import WorkerLine
 from remotely.protocol import control
 from tests.clusters import wait_until
 
