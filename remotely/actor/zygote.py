@@ -70,7 +70,7 @@ class Zygote:
         self._worker_id = worker_id
         self._folder = folder
         self._decoder = Decoder(ToZygote)
-        self._children: set[int] = set()
+        self.children: set[int] = set()
 
     def serve(self) -> None:
         """Fork and report until the worker is gone, and then leave nothing behind.
@@ -92,10 +92,11 @@ class Zygote:
             if signals in ready:
                 signal_pipe.drain(signals)
                 self._reap()
-            if self._worker.fileno() in ready and not self._read():
+            if self._worker.fileno() in ready and not self.read():
                 return
 
-    def _read(self) -> bool:
+    def read(self) -> bool:
+        """Do what the worker asks for; return false if it is gone."""
         data, descriptors, _, _ = socket.recv_fds(
             self._worker, MAX_MESSAGE, DESCRIPTORS_OF_AN_ACTOR
         )
@@ -135,7 +136,7 @@ class Zygote:
         finally:
             for fd in descriptors:
                 os.close(fd)
-        self._children.add(pid)
+        self.children.add(pid)
         try:
             return pid, os.pidfd_open(pid)  # not reaped yet: no other process has this pid
         except OSError:
@@ -162,18 +163,18 @@ class Zygote:
             os._exit(code)
 
     def _reap(self) -> None:
-        while self._children:
+        while self.children:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            self._children.discard(pid)
+            self.children.discard(pid)
             self._worker.send(encode(Exited(pid=pid, status=status)))  # 4
 
     def _end(self) -> None:
-        for pid in self._children:
+        for pid in self.children:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         processes.kill_tagged(self._worker_id)

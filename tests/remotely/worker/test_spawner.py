@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remotely.machine import this_machine
+from remotely.machine import processes, this_machine
 from remotely.protocol import control
 from remotely.protocol.listening import Listening
 from remotely.reporting.throttled_log import ThrottledLog
@@ -24,8 +24,8 @@ class Family:
     """A parent that only takes notes, and its spawner."""
 
     def __init__(self, folder: Path) -> None:
-        self.conceptions: list[Child] = []
-        self.births: list[Child] = []
+        self.prepared_ones: list[Child] = []
+        self.started_ones: list[Child] = []
         self.lost: list[Child] = []
         self.failures: dict[str, str] = {}
         self.loop = Loop()
@@ -40,13 +40,15 @@ class Family:
             "machine",
             True,
         )
+        before = set(processes.children_of(os.getpid()))
         self.spawner = Spawner(self.loop, home, LogFiles(folder), self, ThrottledLog(print))
+        (self.zygote,) = set(processes.children_of(os.getpid())) - before
 
     def prepared(self, child: Child) -> None:
-        self.conceptions.append(child)
+        self.prepared_ones.append(child)
 
     def started(self, child: Child) -> None:
-        self.births.append(child)
+        self.started_ones.append(child)
 
     def spawn_lost(self, child: Child) -> None:
         self.lost.append(child)
@@ -84,10 +86,10 @@ class Family:
 
     def close(self) -> None:
         self.spawner.stop()
-        for child in self.births:
+        for child in self.started_ones:
             child.kill()
             os.close(child.pidfd)
-        for child in self.conceptions:
+        for child in self.prepared_ones:
             child.socket.close()
             for fd in child.pipes:
                 os.close(fd)
@@ -102,36 +104,39 @@ def family(tmp_path: Path) -> Iterator[Family]:
     made.close()
 
 
-def test_a_thousand_births_wait_for_a_zygote_that_is_busy_and_keep_nobody_waiting(
+def test_a_thousand_started_ones_wait_for_a_zygote_that_is_busy_and_keep_nobody_waiting(
     family: Family,
 ) -> None:
-    os.kill(family.spawner._zygote.pid, signal.SIGSTOP)
+    os.kill(family.zygote, signal.SIGSTOP)
     for number in range(1000):
         family.asks(f"{number}")
 
-    family.turns_until(lambda: not family.spawner._is_due, "all that could be asked is asked")
+    rest = 1000 - FORKS_AT_ONCE
+    family.turns_until(lambda: len(family.spawner.waiting) == rest, "as many were asked as may be")
 
-    assert [child.request.actor for child in family.conceptions] == [
+    assert [child.request.actor for child in family.prepared_ones] == [
         f"{number}" for number in range(FORKS_AT_ONCE)
     ]
     for spawn in family.spawner.waiting[10:]:
         assert family.spawner.withdraw(spawn.request.actor) == spawn.request
     assert family.spawner.withdraw("999") is None
-    os.kill(family.spawner._zygote.pid, signal.SIGCONT)
-    family.turns_until(lambda: len(family.births) == FORKS_AT_ONCE + 10, "the rest has started")
-    assert [child.request.actor for child in family.births] == [
+    os.kill(family.zygote, signal.SIGCONT)
+    family.turns_until(
+        lambda: len(family.started_ones) == FORKS_AT_ONCE + 10, "the rest has started"
+    )
+    assert [child.request.actor for child in family.started_ones] == [
         f"{number}" for number in range(FORKS_AT_ONCE + 10)
     ]
 
 
 def test_an_interpreter_of_its_own_need_not_wait_for_the_zygote(family: Family) -> None:
-    os.kill(family.spawner._zygote.pid, signal.SIGSTOP)
+    os.kill(family.zygote, signal.SIGSTOP)
     for number in range(FORKS_AT_ONCE + 1):
         family.asks(f"{number}")
     family.asks("own", {"A": "1"})
-    family.turns_until(lambda: family.births, "a birth")
-    assert [child.request.actor for child in family.births] == ["own"]
-    os.kill(family.spawner._zygote.pid, signal.SIGCONT)
+    family.turns_until(lambda: family.started_ones, "it has started")
+    assert [child.request.actor for child in family.started_ones] == ["own"]
+    os.kill(family.zygote, signal.SIGCONT)
 
 
 def descriptors() -> int:
@@ -147,12 +152,10 @@ def test_a_child_that_cannot_be_told_who_it_is_leaves_no_descriptor(
     family: Family, env: dict[str, str], why: str
 ) -> None:
     before = descriptors()
-    family.spawner._needs_no_zygote.add("a")
     family.asks("a", env)
     family.turns_until(lambda: family.failures, "the failure is told")
     assert why in family.failures["a"]
-    assert not family.spawner._needs_no_zygote
-    assert not family.conceptions
+    assert not family.prepared_ones
     assert descriptors() == before
 
 
@@ -161,7 +164,7 @@ def test_a_child_that_cannot_be_executed_is_told_of(family: Family, env: dict[st
     before = descriptors()
     family.asks("a", env)
     family.asks("b")
-    family.turns_until(lambda: family.births and family.failures, "one has started")
+    family.turns_until(lambda: family.started_ones and family.failures, "one has started")
     assert family.failures["a"].startswith("ValueError: ")
     ours = 4  # of each, a socket, two pipes and a page
     assert descriptors() - before == 2 * ours + 1
@@ -184,17 +187,17 @@ def test_a_child_whose_end_could_not_be_seen_is_ended(
 
 
 @pytest.mark.parametrize("leaving", [False, True])
-def test_births_that_a_zygote_took_along_need_no_zygote_the_next_time(
+def test_started_ones_that_a_zygote_took_along_need_no_zygote_the_next_time(
     family: Family, leaving: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they import may be what ended it."""
     monkeypatch.setattr("remotely.worker.spawner.FORKS_AT_ONCE", 3)
-    zygote = family.spawner._zygote.pid
+    zygote = family.zygote
     os.kill(zygote, signal.SIGSTOP)
     for number in range(4):
         family.asks(f"{number}")
-    family.turns_until(lambda: not family.spawner._is_due, "all that could be asked is asked")
-    family.conceptions[1].asked = True  # to end, meanwhile
+    family.turns_until(lambda: len(family.prepared_ones) == 3, "as many were asked as may be")
+    family.prepared_ones[1].asked = True  # to end, meanwhile
     if leaving:  # a zygote that hangs in an import is not waited for
         family.spawner.withdraw("3")
         family.spawner.stop()
@@ -204,12 +207,12 @@ def test_births_that_a_zygote_took_along_need_no_zygote_the_next_time(
 
     if leaving:
         family.turns_until(lambda: len(family.failures) == 3, "those are told")
-        assert not family.births
+        assert not family.started_ones
     else:
-        family.turns_until(lambda: len(family.births) == 3, "the others have started")
-        assert {child.request.actor for child in family.births} == {"0", "2", "3"}
+        family.turns_until(lambda: len(family.started_ones) == 3, "the others have started")
+        assert {child.request.actor for child in family.started_ones} == {"0", "2", "3"}
         assert {child.request.actor for child in family.lost} == {"0", "2"}
         # What was forked before the zygote could say so is not in the way of the next.
-        assert len({child.location.ipc for child in family.conceptions}) == 6
+        assert len({child.location.ipc for child in family.prepared_ones}) == 6
         assert set(family.failures) == {"1"}
     assert set(family.failures.values()) == {"the zygote that was to fork it ended"}
