@@ -4,7 +4,7 @@
     store.py      clients, workers and actors <-> the store of a machine
     client.py     client <-> master
     worker.py     worker <-> master; also of a process that dials in, which is a worker itself
-    both.py       clients and workers alike <-> master
+    message.py    clients and workers alike <-> master
     process.py    worker <-> zygote, actor
 
 Every message is a struct, as msgpack behind one version byte.  The unions below say who may say
@@ -15,12 +15,6 @@ There is no pickle here, on purpose: a pickle is code, and the master never runs
 import msgspec
 
 from remotely.errors import VersionMismatch, WireError
-from remotely.protocol.control.both import (
-    Beat,
-    Refused,
-    Tick,
-    WhoAreYou,
-)
 from remotely.protocol.control.client import (
     AskArrival,
     AskStatus,
@@ -48,7 +42,11 @@ from remotely.protocol.control.client import (
     Welcome,
 )
 from remotely.protocol.control.message import (
+    Beat,
     ControlMessage,
+    Refused,
+    Tick,
+    WhoAreYou,
 )
 from remotely.protocol.control.process import (
     Admit,
