@@ -114,7 +114,7 @@ bench-network: install ## measure values between machines, in network namespaces
 	@touch $@
 
 bench-rl: install ## measure training against the machine's limit and peers, half an hour; ARGS=--quick takes minutes
-	@exec $(BIN)/python -m tools.bench_rl $(ARGS)
+	@exec $(BIN)/python -m tools.bench rl $(ARGS)
 
 bench-rl-peers: $(PEERS_RL) ## install what `make bench-rl` compares with: Stable-Baselines3, RLlib, Sample Factory
 	@:
@@ -131,7 +131,7 @@ bench-rl-peers: $(PEERS_RL) ## install what `make bench-rl` compares with: Stabl
 	@touch $@
 
 bench-replay: install ## measure replays against bare copies and peers, ten minutes; ARGS=--quick takes one
-	@exec $(BIN)/python -m tools.bench_replay $(ARGS)
+	@exec $(BIN)/python -m tools.bench replay $(ARGS)
 
 bench-replay-peers: $(PEERS_REPLAY) ## install what `make bench-replay` compares with: Stable-Baselines3, cpprb, torchrl
 	@:

@@ -17,7 +17,7 @@ import remotely
 from remotely_rl import a2c
 from remotely_rl.acting.actor import Actor
 from remotely_rl.experience.trajectory import stack
-from remotely_rl.runs.setup import make_learner
+from remotely_rl.runs.training import make_learner
 
 CONFIG = a2c.Config(env="ALE/Pong-v5", gamma=0.98, actors=2, envs_per_actor=16, rollout_steps=8)
 MINUTES = 20

@@ -22,7 +22,7 @@ import remotely
 from remotely_rl import a3c, networks
 from remotely_rl.learning import sharing
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
-from remotely_rl.runs.setup import make_learner
+from remotely_rl.runs.training import make_learner
 
 CONFIG = a3c.Config(env="ALE/Pong-v5", gamma=0.98, actors=2, envs_per_actor=16, optimizer="adam")
 MINUTES = 20

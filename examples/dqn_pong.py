@@ -20,7 +20,7 @@ from remotely_rl.algorithms.dqn import QActor, QLearner
 from remotely_rl.experience.replay import Ratio, Replay
 from remotely_rl.learning.learner import annealed
 from remotely_rl.runs.replaying import count_in, to_device
-from remotely_rl.runs.setup import make_learner
+from remotely_rl.runs.training import make_learner
 
 CONFIG = dqn.Config(env="ALE/Pong-v5", gamma=0.98, actors=2, envs_per_actor=16)
 MINUTES = 15

@@ -16,7 +16,7 @@ import torch
 
 import remotely
 from remotely_rl import ga3c
-from remotely_rl.runs.setup import make_learner
+from remotely_rl.runs.training import make_learner
 
 CONFIG = ga3c.Config(env="ALE/Pong-v5", gamma=0.98, actors=4, envs_per_actor=8)
 MINUTES = 25

@@ -18,7 +18,7 @@ import remotely
 from remotely_rl import n_step_q, networks
 from remotely_rl.learning import sharing
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
-from remotely_rl.runs.setup import make_learner
+from remotely_rl.runs.training import make_learner
 
 CONFIG = n_step_q.Config(
     env="ALE/Pong-v5", actors=2, envs_per_actor=16, optimizer="adam", learning_rate=5e-4,

@@ -18,7 +18,7 @@ from remotely_rl import sac
 from remotely_rl.algorithms.sac import SoftActor, SoftLearner
 from remotely_rl.experience.replay import Ratio, Replay
 from remotely_rl.runs.replaying import count_in, to_device
-from remotely_rl.runs.setup import make_learner
+from remotely_rl.runs.training import make_learner
 
 CONFIG = sac.Config(
     env="Pendulum-v1", hidden_units=64, batch_size=128, replay_ratio=128, learning_rate=1e-3

@@ -46,11 +46,9 @@ from remotely.futures.future import as_completed
 from remotely.futures.stream import Stream, merge
 from remotely.guest.serve import serve
 from remotely.objects.batching import batched
-from remotely.objects.idempotent import idempotent
-from remotely.objects.timeouts import timeout
-from remotely.pools.executor import Executor
+from remotely.objects.marks import idempotent, timeout
+from remotely.pools.executor import Executor, register_joblib
 from remotely.pools.pool import Pool
-from remotely.pools.with_joblib import register_joblib
 from remotely.values.shared_array import SharedArray
 
 __version__ = "0.1.0"

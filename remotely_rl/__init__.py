@@ -44,11 +44,13 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.rainbow as rainbow
     import remotely_rl.algorithms.sac as sac
     from remotely_rl.acting.dial_in import dial_in
+    from remotely_rl.agents.agent import Agent, load
     from remotely_rl.environments import check
     from remotely_rl.supervision import CrashReport
     from remotely_rl.vector import VectorEnv
 
 __all__ = [
+    "Agent",
     "CrashReport",
     "TrainingError",
     "VectorEnv",
@@ -61,6 +63,7 @@ __all__ = [
     "dqn",
     "ga3c",
     "impala",
+    "load",
     "n_step_q",
     "ppo",
     "rainbow",
@@ -68,6 +71,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Agent": "remotely_rl.agents.agent",
+    "load": "remotely_rl.agents.agent",
     "CrashReport": "remotely_rl.supervision",
     "VectorEnv": "remotely_rl.vector",
     "check": "remotely_rl.environments",

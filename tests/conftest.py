@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import remotely
-from remotely.engines.ray.promises import PROMISES
+from remotely.engines.ray import PROMISES
 from remotely.protocol import control
 from tests.clusters import Here, Started, Traces, wait_until
 
@@ -143,7 +143,7 @@ def ray_session() -> Iterator[None]:
     """One Ray for all tests, with room for 16 actors."""
     import ray
 
-    from remotely.engines.ray.remote import NAMESPACE
+    from remotely.engines.ray.actor import NAMESPACE
     from remotely.engines.ray.session import own_cluster
 
     with pytest.MonkeyPatch.context() as patch:

@@ -16,10 +16,8 @@ from tools.bench.figures import Figures, Spread, spread
 from tools.bench.rows import Row, Term, at_least, at_most, judge
 from tools.bench.stopwatch import Meter
 from tools.bench_replay import systems as systems_replay
-from tools.bench_rl import bars as bars_rl
 from tools.bench_rl import gpu, pace
 from tools.bench_rl import systems as systems_rl
-from tools.bench_rl.page import SECTION as SECTION_RL
 from tools.bench_rl.window import Window
 
 BENCHES = (systems.BENCH, systems_rl.BENCH, systems_replay.BENCH, gpu.BENCH)
@@ -136,7 +134,7 @@ def test_every_figure_of_the_table_has_a_unit_and_every_term_a_system(bench: Ben
 
 def test_what_a_training_is_held_against_is_measured_in_the_same_round() -> None:
     parts = systems_rl.PARTS
-    for row in bars_rl.ROWS:
+    for row in systems_rl.ROWS:
         for term in (term for bar in row.bars for term in bar.terms):
             part = (term.figure or row.figure).removesuffix("_per_s")
             assert term.system in parts[part]
@@ -223,14 +221,14 @@ def test_the_page_has_a_place_for_each_table_and_keeps_the_rest() -> None:
 
 
 def test_the_section_of_the_page_is_filled_again_and_again_and_the_rest_is_kept() -> None:
-    text = SECTION_RL.path.read_text()
+    text = systems_rl.SECTION.path.read_text()
     figures = measured(ours={"a2c_84_per_s": [900.0]}, sb3={"a2c_84_per_s": [300.0]})
-    once = SECTION_RL.filled(text, {"date": "today"}, figures)
+    once = systems_rl.SECTION.filled(text, {"date": "today"}, figures)
     assert "| date | today |" in once
     assert "| >= 2 x Stable-Baselines3 |  | 3.00 x | yes |" in once
     assert "| RLlib |" not in once  # it has measured nothing
-    assert SECTION_RL.filled(once, {"date": "today"}, figures) == once
-    begins, ends = SECTION_RL.marks
+    assert systems_rl.SECTION.filled(once, {"date": "today"}, figures) == once
+    begins, ends = systems_rl.SECTION.marks
     assert once.partition(begins)[0] == text.partition(begins)[0]
     assert once.partition(ends)[2] == text.partition(ends)[2]
 

@@ -87,6 +87,25 @@ def test_what_the_readme_shows_of_remote_classes_runs_as_it_stands_on_two_cores(
     assert run(script, local).startswith("11\n16 16\n")
 
 
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("actors", ["1"]),
+        ("handles", ["11", "16 16", "[1, 1, 1, 1]"]),
+        ("pools", ["9"]),
+        ("code", ["42"]),
+        ("reliability", ["3 True"]),
+    ],
+)
+def test_a_page_begins_with_code_that_runs(page: str, said: list[str], tmp_path: Path) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    first = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert first is not None
+    script = tmp_path / "page.py"
+    script.write_text(first[1], encoding="utf-8")
+    assert run(script, local=False).splitlines() == said
+
+
 @pytest.mark.parametrize("example", sorted(p.stem for p in (ROOT / "examples").glob("*.py")))
 def test_every_example_ends_quietly_at_ctrl_c(example: str) -> None:
     text = (ROOT / "examples" / f"{example}.py").read_text(encoding="utf-8")
@@ -172,3 +191,11 @@ def test_an_own_model_environment_and_vector_environment_learn(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert says in done.stdout.splitlines()[-1]
+
+
+def test_an_agent_serves_several_games_with_fewer_passes_than_actions() -> None:
+    said = run(ROOT / "examples" / "serve_agent.py", local=False).splitlines()
+    scores = [int(word) for word in said[-2].split()[1:]]
+    actions, passes = (int(word) for word in re.findall(r"\d+", said[-1]))
+    assert len(scores) == 4
+    assert sum(scores) == actions > passes

@@ -4,7 +4,7 @@
     python -m tools.classic --only ppo a2c --envs CartPole-v1 --seeds 1 2
 
 A run ends when the mean of the last 30 training returns, by sampled actions, reaches what is
-asked for.  It is added to docs/classic.jsonl, and what is there is not run again; a table of
+asked for.  It is added to runs/classic.jsonl, and what is there is not run again; a table of
 all comes at the end, with `--write` into docs/results.md.
 """
 
@@ -21,7 +21,7 @@ from tools.bench.page import replaced
 from tools.runs import Finish
 
 PAGE = ROOT / "docs" / "results.md"
-FILE = ROOT / "docs" / "classic.jsonl"
+FILE = runs.FOLDER / "classic.jsonl"
 
 # What is to be reached, and for how many minutes it is tried.
 TASKS = {

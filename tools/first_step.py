@@ -30,7 +30,7 @@ LIMIT_S = 300.0
 # Phases that begin with a call: its module, what it is there, and what the phase is called.
 CALLS = (
     ("remotely_rl.runs.training", "probe", "embedded cluster"),
-    ("remotely_rl.runs.setup", "_attempt", "probe of the environment"),
+    ("remotely_rl.runs.training", "_attempt", "probe of the environment"),
     ("remotely_rl.runs.training", "make_learner", "model and learner"),
     ("remotely_rl.runs.training", "_session", "run folder"),
     ("remotely_rl.runs.sampling", "_actors", "actors"),

@@ -1,4 +1,4 @@
-"""How long it takes until a cluster is there: by ssh, and by a launcher of ranks.
+"""The time until a cluster is there: by ssh, and by a launcher of ranks.
 
 python tools/launching.py            # what is published
 python tools/launching.py -n 3 --hosts 4 --ranks 4

@@ -5,7 +5,7 @@
 
 The runs are those of tests/remotely_rl/test_learning.py: the defaults and `lstm=64`, in one
 process, so that a seed takes as many steps whatever else the machine does.  A run is added to
-docs/memory.jsonl, and what is there is not run again; a table of all comes at the end, with
+runs/memory.jsonl, and what is there is not run again; a table of all comes at the end, with
 `--write` into docs/results.md.
 """
 
@@ -22,7 +22,7 @@ from tools.bench.page import replaced
 from tools.runs import Finish
 
 PAGE = ROOT / "docs" / "results.md"
-FILE = ROOT / "docs" / "memory.jsonl"
+FILE = runs.FOLDER / "memory.jsonl"
 PROBLEMS = {env.__name__: env for env in memory_toys.TARGETS}
 
 

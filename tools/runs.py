@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from remotely_rl.runs.training import Result
+from tools.bench.benchmark import ROOT
+
+FOLDER = ROOT / "runs"  # where files of runs are by default, and not in the repository
 
 Run = TypeVar("Run")  # a NamedTuple
 
@@ -22,6 +25,7 @@ def read(file: Path, kind: Callable[..., Run]) -> list[Run]:
 
 def add(file: Path, run: Any) -> None:
     """Add one that has ended: a NamedTuple."""
+    file.parent.mkdir(exist_ok=True)
     with file.open("a") as lines:
         lines.write(json.dumps(run._asdict()) + "\n")
 

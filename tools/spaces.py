@@ -4,7 +4,7 @@
     python -m tools.spaces --only ppo a2c --write  # and fill docs/environments.md
 
 The runs are those of tests/remotely_rl/test_spaces.py, seed 1.  A run is added to
-docs/spaces.jsonl, and what is there is not run again.
+runs/spaces.jsonl, and what is there is not run again.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tools.bench.page import replaced
 from tools.runs import Finish
 
 PAGE = ROOT / "docs" / "environments.md"
-FILE = ROOT / "docs" / "spaces.jsonl"
+FILE = runs.FOLDER / "spaces.jsonl"
 KINDS = {env.__name__: env for env in space_toys.TARGETS}
 ALGORITHMS = [
     name

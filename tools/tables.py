@@ -1,4 +1,4 @@
-"""Writes the generated tables in docs/.
+"""The generated tables in docs/.
 
 Those of design.md, environments.md, launch.md, reliability.md and training.md come from the code
 that they describe, and from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds
@@ -19,7 +19,7 @@ from pathlib import Path
 from remotely.client.client import Client
 from remotely.engine import PROMISED, Options
 from remotely.engines.in_process import InProcess
-from remotely.engines.ray.promises import PROMISES as ON_RAY
+from remotely.engines.ray import PROMISES as ON_RAY
 from remotely.ops.launchers import LAUNCHERS
 from remotely.protocol import control, wire
 from remotely.protocol.lease import TIMES
@@ -169,14 +169,23 @@ def seats() -> str:
 
 
 def figures() -> str:
+    """Return what each trial found, with what it saw if it was run once."""
     with (DOCS / "chaos.jsonl").open() as file:
-        found = [json.loads(line) for line in file]
+        lines = [json.loads(line) for line in file]
+    trials = {
+        line["trial"]: [one for one in lines if one["trial"] == line["trial"]] for line in lines
+    }
     rows = [
-        [one["trial"], f"{one['n']:,}", str(one["seed"]), f"{one['seconds'] / 60:.1f} min",
-         one["told"], str(len(one["wrong"]))]
-        for one in found
-    ]  # fmt: skip
-    return table(["what", "n", "seed", "took", "seen", "promises broken"], rows)
+        [
+            trial,
+            f"{sum(one['n'] for one in runs):,}",
+            f"{sum(one['seconds'] for one in runs) / 60:.1f} min",
+            runs[0]["told"].removesuffix(", 0 anomalies") if len(runs) == 1 else "",
+            str(sum(len(one["wrong"]) for one in runs)),
+        ]
+        for trial, runs in trials.items()
+    ]
+    return table(["what", "n", "took", "seen", "promises broken"], rows)
 
 
 def decisions() -> str:

@@ -24,8 +24,7 @@ from remotely.actor.preparation import Preparation
 from remotely.actor.servant import RoutedReply, Servant
 from remotely.api import connection, current_actor
 from remotely.engines.ray.engine import RayEngine
-from remotely.engines.ray.frames import Entries, Frames
-from remotely.engines.ray.host import Birth, Line, Place, session_folder
+from remotely.engines.ray.host import Birth, Entries, Frames, Host, Place, session_folder
 from remotely.machine import gpus
 from remotely.protocol import control, wire
 from remotely.transport import activity
@@ -35,13 +34,13 @@ from remotely.values.shipping import Shipment
 TIDY_EVERY_S = 2.0
 
 
-def start(birth: Birth, place: Place, host: Line) -> "Hosted":
+def start(birth: Birth, place: Place, host: Host) -> "Hosted":
     """Begin to serve; called where the host takes in messages."""
-    if not birth.gpus:
+    if not birth.options.gpus:
         os.environ[gpus.VARIABLE] = ""  # Ray would show it all of them
-    if not set(birth.env) & set(startup.THREAD_VARIABLES):  # else they are the user's
+    if not set(birth.options.env) & set(startup.THREAD_VARIABLES):  # else they are the user's
         startup.warm()
-        startup.set_threads(max(1, int(birth.cpus)))
+        startup.set_threads(max(1, int(birth.options.cores)))
     current_actor.become(birth.actor, birth.name, birth.class_name, birth.life, place.machine)
     return (SerialHosted if birth.is_serial else LoopHosted)(birth, place, host)
 
@@ -49,7 +48,7 @@ def start(birth: Birth, place: Place, host: Line) -> "Hosted":
 class Hosted(ABC):
     """What the host asks of the servant; the kinds differ in where messages run."""
 
-    def __init__(self, birth: Birth, place: Place, host: Line) -> None:
+    def __init__(self, birth: Birth, place: Place, host: Host) -> None:
         self._host = host
         self._pid = os.getpid()
         self._values = PlasmaValues()
@@ -124,7 +123,7 @@ class Hosted(ABC):
 class SerialHosted(Hosted):
     """Runs each message at once, on the thread that brings it, which is always the same."""
 
-    def __init__(self, birth: Birth, place: Place, host: Line) -> None:
+    def __init__(self, birth: Birth, place: Place, host: Host) -> None:
         super().__init__(birth, place, host)
         self._lock = threading.Lock()
         threading.Thread(target=self._keep_tidy, name="remotely-tidy", daemon=True).start()
@@ -163,7 +162,7 @@ class LoopHosted(Hosted):
     then.
     """
 
-    def __init__(self, birth: Birth, place: Place, host: Line) -> None:
+    def __init__(self, birth: Birth, place: Place, host: Host) -> None:
         super().__init__(birth, place, host)
         self._hosts_loop = self._loop = asyncio.get_running_loop()
         self._tidy()

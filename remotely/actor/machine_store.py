@@ -3,10 +3,16 @@
 The worker gives the actor a line to the store when the first large value crosses between machines.
 Any thread may use this; one that finds every line in use gets another.
 
-A result that is offered stays in the arena of this actor, lent to the store, which has its memory
-even if this actor ends.  The store returns the loan when the caller has the value, or has dropped
-it.  Until then it is kept here too, for a caller that cannot reach the store, or finds that it has
-ended, and asks for it whole.
+A result that is offered
+
+    1. is laid out in the arena of this actor, and lent to the store, which has its memory from now
+       on even if this actor ends
+    2. is kept here too, for a caller that cannot reach the store, or finds that it has ended, and
+       asks for it whole
+    3. is fetched or released by its caller.  Then the store returns the loan, and `_sweep` forgets
+       the result
+
+A caller that leaves its results for a while is looked for: if it has gone, they are withdrawn.
 """
 
 import contextlib
@@ -15,6 +21,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -28,19 +35,18 @@ from remotely.protocol.lease import CONNECT_S
 from remotely.transport import bulk
 from remotely.transport.bulk import ValueGone
 from remotely.transport.listening import nearest
-from remotely.values import arena, parcel
+from remotely.values import arena, payload
 from remotely.values.arena import Arena, ArenaAddress, Loan, StoredValue
 from remotely.values.codec import Encoded
 from remotely.values.in_transit import InTransit
-from remotely.values.memory_peer import MemoryPeer, Unpacked
-from remotely.values.parcel import Parcel
+from remotely.values.payload import MemoryPeer, Parcel, Unpacked
 
 T = TypeVar("T")
 
 ASK_AFTER_S = 2.0  # how long a caller may leave a result before we look for it; then longer
 ANSWER_S = 30.0  # for a store that is stopped, before we do without it
 SLOWEST_LINE = 1e6  # bytes a second, of a machine from which the store fetches
-AGAIN_AFTER_S, AGAIN_AT_MOST_S = 1.0, 60.0  # if there is no store; longer each time
+AGAIN_S = 5.0  # for which results go through our own socket if there is no store
 _write = msgspec.msgpack.Encoder().encode
 _read_loan = msgspec.msgpack.Decoder(Loan).decode
 _read_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
@@ -66,7 +72,7 @@ class _Line:
         self.bulk = shared.bulk
         self.arena = _read_arena(shared.arena)
 
-    def tell(self, message: control.Withdraw) -> None:
+    def tell(self, message: msgspec.Struct) -> None:
         try:
             self._line.send(control.encode(message))
         except OSError as error:
@@ -77,8 +83,8 @@ class _Line:
         if isinstance(message, control.Borrow) and message.bulk is not None:
             slowest_s = message.nbytes / SLOWEST_LINE
         self._line.settimeout(ANSWER_S + slowest_s)
+        self.tell(message)
         try:
-            self._line.send(control.encode(message))
             data = self._line.recv(MAX_MESSAGE)
         except OSError as error:
             raise LineEnded(f"the store of this machine has ended: {error}") from None
@@ -87,26 +93,19 @@ class _Line:
         return _decode(data)
 
 
+@dataclass(slots=True, eq=False)
 class _Kept:
-    """A result that its caller has not fetched yet."""
+    """A result that its caller, at `route`, has not fetched yet.  Its pickle `needs` these."""
 
-    def __init__(
-        self,
-        parcel: Parcel,
-        placed: StoredValue,
-        loan: Loan,
-        reader: MemoryPeer,
-        route: bytes,
-        needs: Sequence[InTransit],
-    ) -> None:
-        self.parcel = parcel
-        self.reader = reader  # the store
-        self.needs = needs  # by its pickle
-        self.placed = placed
-        self.loan = loan
-        self.route = route  # of the caller
-        self.ask_after_s = ASK_AFTER_S
-        self.ask_at = time.monotonic() + ASK_AFTER_S
+    parcel: Parcel
+    memory: Arena
+    placed: StoredValue
+    loan: Loan
+    reader: MemoryPeer  # the store
+    route: bytes
+    needs: Sequence[InTransit]
+    since: float
+    ask_at: float
 
 
 class MachineStore:
@@ -121,13 +120,12 @@ class MachineStore:
         self._peer: MemoryPeer | None = None  # the store
         self._kept: dict[bytes, _Kept] = {}
         self._none_until = 0.0
-        self._none_for_s = AGAIN_AFTER_S
 
     def introduced(self, line: socket.socket | None) -> None:
         """The worker has answered; None: there is no store here."""
         self._new.put(line)
 
-    def borrow(self, wanted: Parcel) -> Unpacked:
+    def _borrow(self, wanted: Parcel) -> Unpacked:
         """Return the pickle and the buffers of a value.  Raises NoStore if it is lost."""
         asked = control.Borrow(value=wanted.value, nbytes=wanted.nbytes, bulk=wanted.store)
         answer, lender = self._use(lambda line: (line.ask(asked), self._reader(line).lender))
@@ -135,25 +133,25 @@ class MachineStore:
             assert isinstance(answer, control.Gone)
             raise NoStore(answer.why)
         _, (memory,) = lender.open(_read_loan(answer.loan))
-        return parcel.cut(wanted, memory)
+        return wanted.cut(memory)
 
     def fetch_argument(self, wanted: Parcel) -> Unpacked:
-        """Return a ref, or a result of another actor, that was passed as an argument.
+        """Return the arguments of a call, a ref or a result of another actor that is among them.
 
         If the store of this machine cannot fetch it, this process does.  Raises ActorDied or
         WorkerLost if it is lost.
         """
         try:
-            return self.borrow(wanted)
+            return self._borrow(wanted)
         except NoStore as error:
-            if wanted.store is None:  # a ref, which was here
+            if wanted.store is None:  # it was here
                 why = f"a large argument was lost before the call ran: {error}"
                 raise WorkerLost(why, may_have_run=False) from None
         lost: type[ActorDied | WorkerLost]
         memory = memoryview(bytearray(wanted.nbytes))
         try:
             bulk.fetch(wanted.store, wanted.value, memory)
-            return parcel.cut(wanted, memory)
+            return wanted.cut(memory)
         except ValueGone as error:
             lost, why = ActorDied, str(error)
         except OSError as error:
@@ -169,68 +167,53 @@ class MachineStore:
         """
         if (memory := arena.ours()) is None or time.monotonic() < self._none_until:
             return None
-        self.sweep()
+        self._sweep()
         try:
             return self._use(partial(self._offer, memory, encoded, route, of))
         except NoStore:
-            self._none_until = time.monotonic() + self._none_for_s
-            self._none_for_s = min(2 * self._none_for_s, AGAIN_AT_MOST_S)
+            self._none_until = time.monotonic() + AGAIN_S
             return None
 
     def _offer(
         self, memory: Arena, encoded: Encoded, route: bytes, of: str, line: _Line
     ) -> Parcel | None:
-        made = parcel.parcel_of(encoded, line.bulk, of)
-        if (placed := memory.reserve(made.nbytes)) is None:
+        made = payload.parcel_of(encoded, line.bulk, of)
+        if (placed := memory.reserve(made.nbytes)) is None:  # 1
             return None
-        loan = None
         try:
-            parcel.write(encoded, memory.memory_of(placed))
+            payload.lay_out(encoded, memory.memory_of(placed))
             reader = self._reader(line)
-            loan = memory.lend(placed, reader, private=False)
-            if loan is not None:
-                line.ask(control.Offer(value=made.value, loan=_write(loan)))
-                self._kept[made.value] = _Kept(
-                    made, placed, loan, reader, route, encoded.travelling
-                )
-                return made
+            if (loan := memory.lend(placed, reader, private=False)) is None:
+                memory.let_go(placed)
+                return None
+            line.ask(control.Offer(value=made.value, loan=_write(loan)))
         except BaseException:  # the store may read the offer yet: it, or its end, ends the loan
             memory.let_go(placed)
             raise
-        memory.let_go(placed)
-        return None
+        now = time.monotonic()
+        self._kept[made.value] = _Kept(  # 2
+            made, memory, placed, loan, reader, route, encoded.travelling, now, now + ASK_AFTER_S
+        )
+        return made
 
     def whole(self, name: bytes, is_last: bool) -> Unpacked | None:
         """Return a result that was offered, for a caller that cannot fetch it.
 
         If nobody else will need it, take the offer back; the memory is free when the reply is sent.
         """
-        if (kept := self._kept.get(name)) is None or (memory := arena.ours()) is None:
+        if (kept := self._kept.get(name)) is None:
             return None
         if not is_last or self._kept.pop(name, None) is None:
-            return parcel.cut(kept.parcel, memory.memory_of(kept.placed))
-        with contextlib.suppress(NoStore):
-            self._use(lambda line: line.tell(control.Withdraw(value=name)))
-        return parcel.cut(kept.parcel, memory.keep(kept.placed))
-
-    def sweep(self) -> None:
-        """Forget what callers have fetched or released.
-
-        If a store has ended, nobody can have fetched anything: its callers ask here.
-        """
-        if (memory := arena.ours()) is not None:
-            for name, kept in list(self._kept.items()):
-                is_over = not memory.is_lent(kept.placed, kept.loan) and kept.reader.alive()
-                if is_over and self._kept.pop(name, None) is not None:
-                    memory.let_go(kept.placed)
+            return kept.parcel.cut(kept.memory.memory_of(kept.placed))
+        self._withdraw(name)
+        return kept.parcel.cut(kept.memory.keep(kept.placed))
 
     def waiting(self, now: float) -> list[bytes]:
         """Return the routes of callers that have left results for a while."""
-        self.sweep()
+        self._sweep()
         due = [kept for kept in list(self._kept.values()) if kept.ask_at < now]
         for kept in due:
-            kept.ask_after_s *= 2
-            kept.ask_at = now + kept.ask_after_s
+            kept.ask_at = now + (now - kept.since)
         return list({kept.route for kept in due})
 
     def withdraw(self, route: bytes) -> None:
@@ -238,12 +221,23 @@ class MachineStore:
         for name, kept in list(self._kept.items()):
             if kept.route != route:
                 continue
-            withdraw = control.Withdraw(value=name)
-            with contextlib.suppress(NoStore):
-                self._use(lambda line, message=withdraw: line.tell(message))  # type: ignore[misc]
-            if not kept.reader.alive() and (memory := arena.ours()) is not None:
-                del self._kept[name]
-                memory.let_go(kept.placed)
+            self._withdraw(name)
+            if not kept.reader.alive() and self._kept.pop(name, None) is not None:
+                kept.memory.let_go(kept.placed)
+
+    def _withdraw(self, name: bytes) -> None:
+        with contextlib.suppress(NoStore):
+            self._use(lambda line: line.tell(control.Withdraw(value=name)))
+
+    def _sweep(self) -> None:
+        """Forget what callers have fetched or released.
+
+        If a store has ended, nobody can have fetched anything: its callers ask here.
+        """
+        for name, kept in list(self._kept.items()):
+            is_over = not kept.memory.is_lent(kept.placed, kept.loan) and kept.reader.alive()
+            if is_over and self._kept.pop(name, None) is not None:  # 3
+                kept.memory.let_go(kept.placed)
 
     def _reader(self, line: _Line) -> MemoryPeer:
         """Return the store as a partner in memory.  Raises NoStore."""
@@ -277,8 +271,7 @@ class MachineStore:
             return result
 
     def _new_line(self) -> _Line:
-        ours = arena.ours()
-        if ours is None:
+        if (ours := arena.ours()) is None:
             raise NoStore("this actor shares no memory")
         with self._asking:
             self._ask_worker()

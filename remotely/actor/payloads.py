@@ -1,24 +1,30 @@
 """The values in an actor's messages: in the frames, or lent through memory.
 
 A client on the same machine and the actor exchange large values through memory once each has
-opened the other's arena (memory_peer.py).  What a client on another machine sends is in the store
-of this machine if it is large, and so are large results for that client, if it says that it fetches
-them there (machine_store.py).  Every other value is in the message itself.
+opened the other's arena (values/payload.py).  What a client on another machine sends is in the
+store of this machine if it is large, and so are large results for that client, if it says that it
+fetches them there (machine_store.py).  Every other value is in the message itself.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from remotely.actor.machine_store import MachineStore, NoStore
+from remotely.actor.machine_store import MachineStore
 from remotely.actor.servant import RoutedReply
 from remotely.errors import WorkerLost
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.values import arena, borrowing, codec, in_transit
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress
-from remotely.values.memory_peer import MemoryPeer, OutgoingValue, Unpacked, decline, unpack
-from remotely.values.parcel import SEND_FROM_BYTES, Parcel
+from remotely.values.payload import (
+    SEND_FROM_BYTES,
+    MemoryPeer,
+    OutgoingValue,
+    Unpacked,
+    decline,
+    unpack,
+)
 
 
 class Payloads:
@@ -42,7 +48,7 @@ class Payloads:
 
     def unpack(self, route: bytes, message: Message) -> Unpacked:
         """Return the pickle and the buffers of that value."""
-        return unpack(message, self._peers.get(route), self._borrow)
+        return unpack(message, self._peers.get(route), self._store.fetch_argument)
 
     def decline(self, route: bytes, message: Message) -> None:
         """Let go of a value that nobody here wants."""
@@ -108,14 +114,6 @@ class Payloads:
         """A client is gone."""
         self._fetch.discard(route)
         self._store.withdraw(route)
-
-    def _borrow(self, parcel: Parcel) -> Unpacked:
-        try:
-            return self._store.borrow(parcel)
-        except NoStore as error:
-            raise WorkerLost(
-                f"a large argument was lost before the call ran: {error}", may_have_run=False
-            ) from None
 
     def tidy(self) -> None:
         """Forget clients that have ended, and take back what they held."""

@@ -8,15 +8,15 @@ from typing import Any
 from ray.exceptions import RayError
 
 from remotely.actor.servant import Does, RoutedReply
-from remotely.engines.ray import ends
-from remotely.engines.ray.frames import LATER, NOT_RUN, Entries, received, writable
-from remotely.errors import ActorDied, NotPicklable, RemotelyError
+from remotely.engines.ray.actor import end_error
+from remotely.engines.ray.host import NOT_RUN, Entries, received, writable
+from remotely.errors import ActorDied, NotPicklable
 from remotely.futures.stream import StreamToken
 from remotely.objects.placeholders import CancelledPlaceholder, SelfPlaceholder
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind, Message
 from remotely.values import codec, in_transit, raised_error, references
-from remotely.values.memory_peer import Unpacked
+from remotely.values.payload import Unpacked
 
 _NO_VALUES = {
     StreamToken: "a stream, which only its caller can read",
@@ -84,11 +84,9 @@ def _value_of(entry: Any, name: str) -> Any:
 def _error_of(entry: Any) -> BaseException | None:
     """Return the error of a call that has no reply."""
     if isinstance(entry, RayError):
-        return ends.end_error("the actor", None, entry)(True)
+        return end_error("the actor", None, entry)(True)
     if isinstance(entry, BaseException):
         return entry
     if isinstance(entry, bytes) and entry == NOT_RUN:
         return ActorDied("the actor was closed", exit=0, may_have_run=False)
-    if isinstance(entry, bytes) and entry == LATER:
-        return RemotelyError("the actor was still being made: wait for it, then pass the future")
     return None

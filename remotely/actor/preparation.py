@@ -37,15 +37,12 @@ from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.reporting import log_records
 from remotely.values import (
-    children,
     codec,
     restart_file,
     shipping,
-    source_finder,
-    source_library,
     sources,
 )
-from remotely.values.memory_peer import Unpacked
+from remotely.values.payload import Unpacked
 
 _root = logging.getLogger()
 
@@ -178,9 +175,9 @@ class Preparation:
         connection.adopt(functools.partial(self._client, prepare))
         log_records.set_levels(prepare.log_levels)
         sys.argv = prepare.argv or [""]  # as multiprocessing does: modules may read it
-        source_finder.finder.is_elsewhere = prepare.host != self._host
-        source_finder.finder.install(first=True)
-        children.send_code()
+        sources.finder.is_elsewhere = prepare.host != self._host
+        sources.finder.install(first=True)
+        sources.send_code_to_children()
         if prepare.sources:
             _learn(sources.batch_of(prepare.sources))
         if prepare.host == self._host:
@@ -202,7 +199,7 @@ class Preparation:
             root = shipping.lay_out(self._folder, self._prepared.files)
             sys.path.insert(0, str(root))
             connection.set_shipped_root(root)
-            source_finder.finder.shipped_root = root
+            sources.finder.shipped_root = root
 
     def construct(self, route: bytes, message: Message) -> tuple[Any, int]:
         """Return the object, and how many calls it serves at a time."""
@@ -234,7 +231,7 @@ class Preparation:
 
 
 def _learn(batch: sources.Batch) -> None:
-    for name in source_finder.finder.offer(source_library.library.add(batch)):
+    for name in sources.finder.offer(sources.library.add(batch)):
         print(
             f"remotely: {name} has changed since this actor imported it, and stays here as it "
             "was; make a new actor for the new one",

@@ -41,9 +41,7 @@ from remotely.protocol.wire import Kind, Message
 from remotely.transport.activity import OneByOne, Several
 from remotely.values import codec, raised_error
 from remotely.values.arena import Loan
-from remotely.values.source_finder import finder
-from remotely.values.source_library import library
-from remotely.values.sources import batch_of
+from remotely.values.sources import batch_of, finder, library
 
 
 class RoutedReply(NamedTuple):

@@ -21,8 +21,7 @@ from remotely.machine.shield import RLock
 from remotely.protocol.address import FORKED, SHARED
 from remotely.protocol.lease import PLACE_S
 from remotely.protocol.resources import parse_others
-from remotely.values.source_finder import importing
-from remotely.values.source_library import library
+from remotely.values.sources import importing, library
 
 RAY = "ray:"  # what addresses of Ray clusters begin with
 RAY_HERE = "ray:local"  # one of this process alone

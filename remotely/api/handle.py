@@ -24,7 +24,7 @@ from remotely.objects.placeholders import RoutinePlaceholder
 from remotely.objects.ray_hints import is_ray_hint
 from remotely.objects.special import defines, special_methods
 from remotely.protocol.lease import DRAIN_S
-from remotely.values import notes
+from remotely.values import references
 
 DIR_S = 1.0  # a busy actor must not hold up a user who presses the tab key
 
@@ -82,7 +82,7 @@ class Handle:
     def __reduce__(self) -> tuple[Any, ...]:
         remote = remote_of(self)
         cls, wait, cluster = self._remotely_class, self._remotely_wait, remote.engine.cluster
-        if (noting := notes.local.notes) is not None:
+        if (noting := references.local.notes) is not None:
             noting.keep(remote)
         return _unpickle, (cls, remote.actor, remote.name, wait, cluster, remote.sent)
 

@@ -8,9 +8,8 @@ from typing import Any
 from remotely import arguments
 from remotely.api.dispatch import call, results
 from remotely.futures.future import CallFuture
-from remotely.objects.idempotent import retries_of
+from remotely.objects.marks import retries_of, timeout_of
 from remotely.objects.ray_hints import no_such_attribute
-from remotely.objects.timeouts import timeout_of
 
 
 class Method:

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from remotely.engine import RemoteActor
-from remotely.values import codec, notes
+from remotely.values import codec, references
 from remotely.values.codec import Encoded
-from remotely.values.notes import Notes
-from remotely.values.references import Named, named_arguments
+from remotely.values.references import Named, Notes, named_arguments
 from remotely.values.unpicklable import PartNames
 
 _NOTHING: Sequence[Named] = ()
@@ -32,7 +31,7 @@ def encode(
     encoded = codec.encode_atoms(args, kwargs)
     if encoded is not None:
         return encoded, _NOTHING
-    local, noting = notes.local, Notes(remotes)
+    local, noting = references.local, Notes(remotes)
     outer, local.notes = local.notes, noting
     try:
         what = names or f"{method}: args", f"{method}: kwargs"

@@ -1,4 +1,4 @@
-"""Calls that are repeated if their outcome is lost, which their methods allow (idempotent.py).
+"""Calls that are repeated if their outcome is lost, which their methods allow (objects/marks.py).
 
 A call whose actor died, or whose machine was lost, may have run.  A repeated call joins the queue
 of its actor (send_queue.py) before the calls that were made after it, and leaves in the actor's

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from remotely.engine import RemoteActor
-from remotely.values import source_library
+from remotely.values import sources
 from remotely.values.sources import Batch
 
 
 def whole(actor: RemoteActor, life: int) -> tuple[bytes, int]:
     """Return all modules, for a new life of an actor, and how many batches they stand for."""
-    batch, stands_for = source_library.library.whole()
+    batch, stands_for = sources.library.whole()
     actor.sent = life, frozenset((batch.digest, *stands_for))
     return batch.content, len(stands_for)
 
@@ -21,7 +21,7 @@ def unsent(actor: RemoteActor, life: int, sent: int) -> tuple[Sequence[Batch], i
     `actor.sent` tells, which is brought up to date.  If two threads send the same, nothing is
     harmed.
     """
-    batches = list(source_library.library.batches)
+    batches = list(sources.library.batches)
     there = actor.sent[1] if actor.sent[0] == life else frozenset()
     lacking = [batch for batch in batches[sent:] if batch.digest not in there]
     actor.sent = life, there.union(batch.digest for batch in batches)

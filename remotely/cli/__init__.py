@@ -10,13 +10,9 @@ from typing import Any
 import click
 
 import remotely
-from remotely.cli.actors import kill, logs
-from remotely.cli.daemons import join, start, stop
-from remotely.cli.hosts import down, up
-from remotely.cli.keys import key_commands
-from remotely.cli.kubernetes import kubernetes
-from remotely.cli.run import run
-from remotely.cli.status import status
+from remotely.cli.daemons import join, key_commands, start, stop
+from remotely.cli.inspect import kill, logs, status
+from remotely.cli.launch import down, run, up
 from remotely.errors import RemotelyError
 
 
@@ -58,5 +54,5 @@ def main() -> None:
     """
 
 
-for command in (start, join, run, up, down, kubernetes, key_commands, status, logs, kill, stop):
+for command in (start, join, run, up, down, key_commands, status, logs, kill, stop):
     main.add_command(command)

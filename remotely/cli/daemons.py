@@ -1,4 +1,4 @@
-"""`remotely start`, `join` and `stop`."""
+"""`remotely start`, `join`, `stop` and `keys`: the cluster of this machine."""
 
 import contextlib
 import sys
@@ -9,21 +9,24 @@ from typing import TYPE_CHECKING
 import click
 
 from remotely.cli.options import (
+    address_of_ours,
     announce_option,
     cpus_option,
     foreground_option,
     gpus_option,
+    other_ports,
+    port_of_shell,
     port_option,
     ports_option,
     resource_option,
 )
-from remotely.cli.which_cluster import address_of_ours, other_ports, port_of_shell
 from remotely.errors import RemotelyError
 from remotely.protocol.address import DEFAULT_PORT, join_address, split_address
 from remotely.protocol.listening import Ports
 
 if TYPE_CHECKING:
     from remotely.ops.foreground import Foreground
+from typing import Literal
 
 
 @click.command(short_help="Start a cluster on this machine.")
@@ -258,3 +261,62 @@ def stop(port: int | None, joined: str | None) -> None:
             "This machine has also joined another cluster of that port: "
             f"'remotely stop --port {port}' once more leaves it."
         )
+
+
+@click.group("keys", short_help="List, make and revoke the keys of this machine's cluster.")
+def key_commands() -> None:
+    """List, make and revoke the keys of this machine's cluster.
+
+    \b
+    remotely keys list
+    remotely keys add client ada.key     one more key, to be copied to whom it is for
+    remotely keys revoke ada.key         its holder is cut off, at once
+    """
+
+
+@key_commands.command("list", short_help="Show which keys the master admits.")
+def list_keys() -> None:
+    """Show which keys the master admits: their public halves."""
+    from remotely.machine import folders
+    from remotely.transport import key_files
+
+    master = key_files.load_master(folders.key_folder() / "master.key")
+    for role, admitted in (("client", master.client_keys), ("worker", master.worker_keys)):
+        for key in admitted:
+            click.echo(f"{role}  {key.decode()}")
+
+
+@key_commands.command("add", short_help="Make one more key.")
+@click.argument("role", type=click.Choice(["client", "worker"]))
+@click.argument("file", type=click.Path(path_type=Path))
+def add_key(role: Literal["client", "worker"], file: Path) -> None:
+    """Make one more key, which the master admits from now on, and write it to FILE."""
+    from remotely.machine import folders
+    from remotely.ops import cluster
+    from remotely.transport import key_files
+
+    member = key_files.add_key(folders.key_folder(), role, file)
+    cluster.read_keys_again()
+    click.echo(f"{file} is the key of a {role} ({member.pair.public.decode()}).")
+
+
+@key_commands.command(
+    "revoke",
+    short_help="Cut off the holder of a key.",
+    context_settings={"ignore_unknown_options": True},  # a key may begin with a dash
+)
+@click.argument("key", metavar="FILE-OR-KEY")
+def revoke_key(key: str) -> None:
+    """Cut off the holder of a key: no new connection, no further call on those there are.
+
+    The key is named by its file, or by its public half as `remotely keys list` shows it.
+    """
+    from remotely.machine import folders
+    from remotely.ops import cluster
+    from remotely.transport import key_files
+
+    public = key_files.load_member(Path(key)).pair.public if Path(key).exists() else key.encode()
+    role = key_files.revoke_key(folders.key_folder(), public)
+    running = cluster.read_keys_again()
+    told = "" if running else " No master runs on this machine now."
+    click.echo(f"The {role} with the key {public.decode()} is admitted no more.{told}")

@@ -8,25 +8,23 @@ from typing import Any
 
 from remotely.calling import sources
 from remotely.client.actor_state import ActorState
+from remotely.client.bulk_transfer import BulkTransfer, Stores
 from remotely.client.channels import Channels
-from remotely.client.crossing import Crossing
 from remotely.client.file_upload import FileUploads
 from remotely.client.master_session import MasterSession
 from remotely.client.question import Question
-from remotely.client.stores import Stores
 from remotely.client.termination import Terminations
 from remotely.engine import Options
 from remotely.futures.future import CallFuture
 from remotely.protocol import control
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
-from remotely.values import codec, script_settings
-from remotely.values.memory_peer import OutgoingValue
+from remotely.values import codec, shipping
 from remotely.values.owned import own
-from remotely.values.parcel import SEND_FROM_BYTES
+from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue
 from remotely.values.shipping import Shipment
 
-Crossings = dict[StoreAddress, Crossing | None]
+Transfers = dict[StoreAddress, BulkTransfer | None]
 
 
 class ActorFactory:
@@ -50,7 +48,7 @@ class ActorFactory:
         places: deque[Question] = deque()
         made: deque[CallFuture[Any]] = deque()
         collected = False
-        crossings: Crossings = {}
+        transfers: Transfers = {}
         try:
             for actor in actors:
                 places.append(self.ask_for_place(actor, options.patience_s))
@@ -62,7 +60,7 @@ class ActorFactory:
                 if not collected and not places[0].has_room():
                     gc.collect()  # handles in cycles of garbage may be what fills the cluster
                     collected = True
-                made.extend(self.start(actor, places.popleft(), encoded, options, crossings))
+                made.extend(self.start(actor, places.popleft(), encoded, options, transfers))
             while made:
                 made.popleft().result()
         except BaseException:
@@ -88,11 +86,11 @@ class ActorFactory:
         place: Question,
         encoded: codec.Encoded,
         options: Options,
-        crossings: Crossings | None = None,
+        transfers: Transfers | None = None,
     ) -> list[CallFuture[Any]]:
         """Wait for the place, then send the files, the class and the arguments there.
 
-        `crossings` has the class and arguments on the machines to which they have crossed already.
+        `transfers` has the class and arguments on the machines to which they have crossed already.
 
         Returns the futures of the files and of the constructor: the first that fails tells why.
         """
@@ -103,7 +101,7 @@ class ActorFactory:
             del place  # see future.py
         channel = self._channels.open(actor)
         content, channel.sources_sent = sources.whole(actor, actor.location.life)
-        prepare = script_settings.prepare(
+        prepare = shipping.prepare(
             self._session.job,
             self._session.host,
             self._uploads.files,
@@ -122,16 +120,16 @@ class ActorFactory:
             worker, _, _ = actor.location.ipc.rpartition("/")  # its folder
             stored = self._uploads.deliver(worker, digests, channel.send_file)
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
-        crossing = self._crossing(actor, encoded, {} if crossings is None else crossings)
-        future.needs = crossing
-        outgoing = OutgoingValue(encoded, crossings=(crossing,) if crossing else ())
+        transfer = self._transfer(actor, encoded, {} if transfers is None else transfers)
+        future.needs = transfer
+        outgoing = OutgoingValue(encoded, transfers=(transfer,) if transfer else ())
         channel.send(Kind.INIT, "", outgoing, future, background=True)
         outgoing.close()
         return [*stored, future]
 
-    def _crossing(
-        self, actor: ActorState, encoded: codec.Encoded, crossings: Crossings
-    ) -> Crossing | None:
+    def _transfer(
+        self, actor: ActorState, encoded: codec.Encoded, transfers: Transfers
+    ) -> BulkTransfer | None:
         """Bring the class and arguments to an actor's machine, if they are large and it is another.
 
         Returns when they are there.
@@ -139,8 +137,8 @@ class ActorFactory:
         store = self._channels.store_of(actor) if encoded.nbytes >= SEND_FROM_BYTES else None
         if store is None:
             return None
-        if store not in crossings:
-            crossing = crossings[store] = self._stores.crossing(encoded, [store])
-            if crossing is not None:
-                crossing.run()
-        return crossings[store]
+        if store not in transfers:
+            transfer = transfers[store] = self._stores.transfer(encoded, [store])
+            if transfer is not None:
+                transfer.run()
+        return transfers[store]

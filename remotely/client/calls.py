@@ -6,8 +6,8 @@
                   arguments have to cross or to be done first, or if the actor has no connection and
                   the caller does not wait.  Then the value is Owned
 
-A value that is large, and for another machine, crosses before its call leaves (crossing.py): in the
-background, unless its caller waits.
+A value that is large, and for another machine, crosses before its call leaves (bulk_transfer.py):
+in the background, unless its caller waits.
 """
 
 import functools
@@ -19,23 +19,21 @@ from remotely.calling.retries import RetriedFuture
 from remotely.calling.send_queue import SendQueues, Turn
 from remotely.calling.sources import unsent
 from remotely.client.actor_state import ActorState
+from remotely.client.bulk_transfer import BulkTransfer, Stores
 from remotely.client.channel import Channel
 from remotely.client.channels import Channels
-from remotely.client.crossing import Crossing
 from remotely.client.master_session import SHUT_DOWN, MasterSession
 from remotely.client.message import Message
-from remotely.client.stores import Stores
 from remotely.engine import RemoteActor
 from remotely.errors import NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import Tell
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
-from remotely.values import codec, source_library
+from remotely.values import codec, sources
 from remotely.values.arena import SHARE_FROM_BYTES
-from remotely.values.memory_peer import OutgoingValue
 from remotely.values.owned import own
-from remotely.values.parcel import SEND_FROM_BYTES
+from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue
 from remotely.values.references import Named
 
 
@@ -66,14 +64,14 @@ class Calls:
         `named` are the futures and refs among its arguments.
         """
         self._session.check()
-        source_library.library.look()
+        sources.library.look()
         if named or retries:
             encoded = own(encoded)
-        crossing = None
+        transfer = None
         if encoded.nbytes >= SEND_FROM_BYTES and not named:
-            encoded, crossing = self._begin_crossing(remotes, encoded, background)
-        outgoing = OutgoingValue(encoded, len(remotes) > 1, (crossing,) if crossing else ())
-        may_leave = not named and (crossing is None or crossing.done.done())
+            encoded, transfer = self._begin_transfer(remotes, encoded, background)
+        outgoing = OutgoingValue(encoded, len(remotes) > 1, (transfer,) if transfer else ())
+        may_leave = not named and (transfer is None or transfer.done.done())
         message = self._message(remotes, kind, name, outgoing, named) if named or retries else None
         futures = []
         try:
@@ -90,8 +88,8 @@ class Calls:
                     future.travelling = encoded.travelling
                 if background and kind is Kind.CALL:
                     future.on_unretrieved = self._on_unretrieved
-                if crossing is not None:
-                    future.needs = crossing
+                if transfer is not None:
+                    future.needs = transfer
                 channel = remote.channel
                 if not may_leave or remote.queue is not None:
                     channel = None
@@ -99,7 +97,7 @@ class Calls:
                     channel = self._open_for(remote, future)
                 is_sent = False
                 if channel is not None and channel.is_open:
-                    if channel.sources_sent < len(source_library.library.batches):
+                    if channel.sources_sent < len(sources.library.batches):
                         _send_sources(remote, channel)
                     is_sent = channel.send(kind, name, outgoing, future, background, True)
                 if not is_sent and not future.done() and future.receiver is None:
@@ -148,11 +146,11 @@ class Calls:
             name,
             own(outgoing.encoded),
             named,
-            outgoing.crossings,
+            outgoing.transfers,
             functools.partial(self._ship, stores),
         )
         for ref in message.refs:
-            self._stores.cross(ref, stores)
+            self._stores.bring(ref, stores)
         return message
 
     def _send_in_turn(
@@ -222,7 +220,7 @@ class Calls:
         if not may_leave():
             return None
         future.needs = message
-        if channel.sources_sent < len(source_library.library.batches):
+        if channel.sources_sent < len(sources.library.batches):
             _send_sources(actor, channel)
         return channel.send(message.kind, message.name, outgoing, future, background, True)
 
@@ -233,9 +231,9 @@ class Calls:
         stores = [self._channels.store_of(r) for r in remotes if isinstance(r, ActorState)]
         return [store for store in stores if store is not None]
 
-    def _begin_crossing(
+    def _begin_transfer(
         self, remotes: Sequence[RemoteActor], encoded: codec.Encoded, background: bool
-    ) -> tuple[codec.Encoded, Crossing | None]:
+    ) -> tuple[codec.Encoded, BulkTransfer | None]:
         """Begin to bring a large value to the machines of these actors, if there is need to.
 
         Without `background` it is there when this returns; else what is returned is Owned.
@@ -245,27 +243,27 @@ class Calls:
             return encoded, None
         if background:
             encoded = own(encoded)
-        crossing = self._stores.crossing(encoded, stores)
-        if crossing is None:
+        transfer = self._stores.transfer(encoded, stores)
+        if transfer is None:
             return encoded, None
         if background:
-            self._stores.threads.run(crossing.run)
+            self._stores.threads.run(transfer.run)
         else:
-            crossing.run()
-        return encoded, crossing
+            transfer.run()
+        return encoded, transfer
 
     def _ship(
         self, others: Sequence[StoreAddress], outgoing: OutgoingValue, store: StoreAddress | None
     ) -> None:
         """Bring a large value to the machine of an actor that is called, and with it to those of
         the others, unless this thread may not wait.  It is there when this returns."""
-        is_small = outgoing.encoded.nbytes < SEND_FROM_BYTES
+        is_small = outgoing.nbytes < SEND_FROM_BYTES
         if store is None or is_small or not self._channels.may_wait():
             return
-        lacking = [s for s in (store, *others) if not any(c.covers(s) for c in outgoing.crossings)]
-        if store in lacking and (crossing := self._stores.crossing(outgoing.encoded, lacking)):
-            outgoing.crossings = (*outgoing.crossings, crossing)
-            crossing.run()
+        lacking = [s for s in (store, *others) if not any(t.covers(s) for t in outgoing.transfers)]
+        if store in lacking and (transfer := self._stores.transfer(outgoing.encoded, lacking)):
+            outgoing.transfers = (*outgoing.transfers, transfer)
+            transfer.run()
 
 
 def _send_sources(actor: ActorState, channel: Channel) -> None:

@@ -32,6 +32,7 @@ import zmq
 
 from remotely.calling import back_pressure
 from remotely.client import delivery
+from remotely.client.bulk_transfer import Stores
 from remotely.client.cancellation import Cancellation
 from remotely.client.connection_monitor import ConnectionMonitor
 from remotely.client.deadlock import WaitReporter
@@ -42,7 +43,6 @@ from remotely.client.loop_turns import LoopTurns
 from remotely.client.outbox import Outbox
 from remotely.client.outcomes import Outcomes
 from remotely.client.shared_memory import SharedMemory, take_back
-from remotely.client.stores import Stores
 from remotely.futures.future import CallFuture
 from remotely.machine.shield import RLock, shield
 from remotely.protocol import wire
@@ -58,7 +58,7 @@ from remotely.transport.loop import Loop
 from remotely.transport.sockets import Reconnect, client
 from remotely.values import codec
 from remotely.values.arena import Loan
-from remotely.values.memory_peer import OutgoingValue
+from remotely.values.payload import OutgoingValue
 
 HOLD_ABOVE = 16  # calls in flight: the actor has work for a while, and further ones may wait
 
@@ -69,7 +69,7 @@ class Channel:
     is_open         whether calls can leave; when it is broken, how it ended is known soon
     ended           how it ended, or None until that is known
     endpoint        the address of the actor to which it is connected
-    sources_sent    how many of the batches of source_library.py were sent
+    sources_sent    how many of the batches of sources.py were sent
 
     `on_broken` is called on the loop's thread; `on_news` when it is connected,
     broken, or has ended.
@@ -109,7 +109,9 @@ class Channel:
         self._monitor = ConnectionMonitor(self._socket, loop, self._break, on_news)
         self._turns = LoopTurns(loop, self._lock)
         self._outbox = Outbox(self._socket)
-        self._memory = SharedMemory(same_host, self.send, stores.release)
+        self._memory = SharedMemory(
+            same_host, self.send, partial(stores.release, store=location.store)
+        )
         self._cancellation = Cancellation(
             location.actor, route, self._ids, self._pending, self._lock, loop, tell_master
         )
@@ -123,9 +125,7 @@ class Channel:
             self._outbox,
             self._memory,
             waits,
-            Outcomes(
-                self._memory, self.send, loop, stores, location.store, self.fetch_results
-            ).deliver,
+            Outcomes(self._memory, self.send, loop, stores, location.store).deliver,
             self._cancellation,
             complain,
             self._cut,
@@ -170,7 +170,7 @@ class Channel:
                 if future.counted_by is None and future.keep is not None:
                     # One that waited in a queue had room, and holds up those that make it.
                     may_wait = bounded and future.receiver is None
-                    self._count(outgoing.encoded.nbytes, future, may_wait)
+                    self._count(outgoing.nbytes, future, may_wait)
                 with shield:
                     loan = outgoing.lend(self._memory.peer)
                 if loan is None:

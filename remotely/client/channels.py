@@ -8,12 +8,12 @@ from typing import Any
 import zmq
 
 from remotely.client.actor_state import ActorState
+from remotely.client.bulk_transfer import Stores
 from remotely.client.channel import Channel
 from remotely.client.deadlock import WaitReporter
 from remotely.client.end_errors import EndError, connection_error, end_error
 from remotely.client.master_session import MasterSession
 from remotely.client.question import Question
-from remotely.client.stores import Stores
 from remotely.errors import NoResources, RemotelyError
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
@@ -48,6 +48,7 @@ class Channels:
         self._host = session.host
         self._waits = waits
         self._stores = stores
+        stores.on_choice = self._choose_path
         self._open: set[Channel] = set()
 
     def of(self, actor: ActorState) -> Channel:
@@ -185,8 +186,15 @@ class Channels:
             ) from None
         self._open.add(channel)
         if not same_host and location.store is not None:
-            channel.fetch_results(True)
+            channel.fetch_results(self._stores.is_usable(location.store))
         return channel
+
+    def _choose_path(self, store: StoreAddress, is_usable: bool) -> None:
+        """On the loop's thread: large results are to go through this store from now on, or not."""
+        for channel in list(self._open):
+            location = channel.location
+            if location.store == store and location.host != self._host and not channel.ended:
+                channel.fetch_results(is_usable)
 
     def end_all(self, how: EndError) -> None:
         for channel in list(self._open):

@@ -8,7 +8,7 @@ done-callbacks of futures, and never waits for anything.
 Client has the verbs of the seam, and wires these parts together; each knows those above it:
 
     master_session.py   who this client is; questions to the master and their answers
-    stores.py           large values in the stores of other machines
+    bulk_transfer.py    large values in the stores of other machines
     channels.py         the channel of each actor
     actor_directory.py  the actors that this process knows
     termination.py      how actors are ended
@@ -35,6 +35,7 @@ from remotely.client.actor_directory import ActorDirectory
 from remotely.client.actor_factory import ActorFactory
 from remotely.client.actor_state import ActorState
 from remotely.client.arrival import ArrivalQuestion
+from remotely.client.bulk_transfer import Stores
 from remotely.client.calls import Calls
 from remotely.client.channels import Channels
 from remotely.client.deadlock import WaitReporter
@@ -44,7 +45,6 @@ from remotely.client.log_listener import LogListener
 from remotely.client.master_session import MASTER_SILENT_S, SHUT_DOWN, MasterSession
 from remotely.client.ref import Ref
 from remotely.client.restarts import Restarts
-from remotely.client.stores import Stores
 from remotely.client.termination import Terminations
 from remotely.engine import Options, Prepared, Promises, RemoteActor
 from remotely.errors import (
@@ -66,7 +66,7 @@ from remotely.transport import key_files, sockets
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
 from remotely.transport.loop import Loop
-from remotely.values import arena, borrowing, codec, source_finder, source_library
+from remotely.values import arena, borrowing, codec, sources
 from remotely.values.owned import NOTHING, own
 from remotely.values.shipping import Shipment
 from remotely.values.unpicklable import PartNames
@@ -196,8 +196,8 @@ class Client:
         count: int,
     ) -> list[RemoteActor]:
         self._session.check()
-        source_finder.refuse_while_importing("makes an actor")
-        source_library.library.gather()
+        sources.refuse_while_importing("makes an actor")
+        sources.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         gang = secrets.token_hex(16) if count > 1 else ""  # placed whole, or not at all

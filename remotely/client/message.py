@@ -20,8 +20,8 @@ from remotely.machine.shield import RLock
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
 from remotely.values import codec, references
-from remotely.values.memory_peer import Crosses, OutgoingValue
 from remotely.values.owned import Owned, own
+from remotely.values.payload import OutgoingValue, Transfer
 from remotely.values.references import InStore, Named, Referring
 
 
@@ -29,7 +29,7 @@ class Message:
     """The same bytes for each actor, and for each try.
 
     named       what the arguments refer to, of which `refs` are the refs
-    crossings   that bring a large value to other machines, as far as they have begun
+    transfers   that bring a large value to other machines, as far as they have begun
     ship        brings what is sent to the machine of an actor, if it is large and not there
     """
 
@@ -39,7 +39,7 @@ class Message:
         name: str,
         value: Owned,
         named: Sequence[Named],
-        crossings: Sequence[Crosses],
+        transfers: Sequence[Transfer],
         ship: Callable[[OutgoingValue, StoreAddress | None], None],
     ) -> None:
         self.kind = kind
@@ -48,7 +48,7 @@ class Message:
         self.refs = [thing for thing, _ in named if isinstance(thing, Ref)]
         self._futures = [thing for thing, _ in named if isinstance(thing, CallFuture)]
         self._named = named
-        self._crossings = crossings
+        self._transfers = transfers
         self._ship = ship
         self._lock = RLock()
         self._kept: list[Elsewhere] = []  # what is not to be released before the call has run
@@ -70,8 +70,8 @@ class Message:
 
     def needs(self, store: StoreAddress | None) -> list[Future[Any]]:
         """Return what has to be done before it leaves for an actor there."""
-        crossings = [*self._crossings, *(c for ref in self.refs for c in ref.crossings)]
-        here = [c.done for c in crossings if store is not None and c.covers(store)]
+        transfers = [*self._transfers, *(t for ref in self.refs for t in ref.transfers)]
+        here = [t.done for t in transfers if store is not None and t.covers(store)]
         return [*self._futures, *here]
 
     def outgoing_to(self, store: StoreAddress | None, is_apart: bool = False) -> OutgoingValue:
@@ -89,7 +89,7 @@ class Message:
                 value = self.value
                 if entries:
                     value = own(codec.encode(Referring(value, entries), self.name))
-                made = self._made[kind] = OutgoingValue(value, True, self._crossings)
+                made = self._made[kind] = OutgoingValue(value, True, self._transfers)
             if not is_apart:
                 self._ship(made, store)
             return made

@@ -1,14 +1,12 @@
 """How the replies to the calls of one channel reach their futures, wherever the values are."""
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from remotely.client.kept_result import KeptResult
+from remotely.client.bulk_transfer import KeptResult, Stores
 from remotely.client.master_session import SHUT_DOWN
 from remotely.client.shared_memory import Send, SharedMemory
-from remotely.client.stores import Stores
 from remotely.errors import NotConnected, WorkerLost
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Elsewhere
@@ -19,19 +17,12 @@ from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
 from remotely.transport.loop import Loop
 from remotely.values import arena, codec
-from remotely.values.memory_peer import OutgoingValue, read_loan
 from remotely.values.owned import NOTHING
-from remotely.values.parcel import Parcel
-
-FETCH_AGAIN_S = 30.0  # after a result could not be fetched
+from remotely.values.payload import OutgoingValue, Parcel, read_loan
 
 
 class Outcomes:
-    """Gives the calls of one channel their outcomes.
-
-    `store` is that of the actor's machine; `fetch_results` tells the actor whether large results
-    are to stay there.
-    """
+    """Gives the calls of one channel their outcomes.  `store` is that of the actor's machine."""
 
     def __init__(
         self,
@@ -40,14 +31,12 @@ class Outcomes:
         loop: Loop,
         stores: Stores,
         store: StoreAddress | None,
-        fetch_results: Callable[[bool], None],
     ) -> None:
         self._memory = memory
         self._send = send
         self._loop = loop
         self._stores = stores
         self._store = store
-        self._fetch_results = fetch_results
 
     def deliver(self, future: CallFuture[Any], message: Any) -> None:
         """Give a call its outcome: a `wire.Message`, or the error of one that cannot be opened.
@@ -115,20 +104,15 @@ class Outcomes:
     def _ask_for_whole(
         self, wanted: Parcel, what: str, actor: Any, is_last: bool
     ) -> CallFuture[Any]:
-        """Have the actor send a result through its own socket, and for a while all others too.
+        """Have the actor send a result through its own socket.
 
         It keeps the result, unless this is the last that anybody wants of it.
         """
         future: CallFuture[Any] = CallFuture(what, actor)
-        self._fetch_results(False)
-        self._loop.call(self._fetch_again_later)
         name = wanted.value.hex()
         body = OutgoingValue(codec.Encoded((wire.LAST if is_last else b"",), ()))
         self._send(Kind.WHOLE, name, body, future, background=True)
         return future
-
-    def _fetch_again_later(self) -> None:
-        self._loop.after(FETCH_AGAIN_S, lambda: self._fetch_results(True))
 
     def _stream(self, name: str, keep: object) -> Stream[Any]:
         def ask() -> CallFuture[Any]:

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from remotely.client.crossing import Crossing
 from remotely.futures.reference import Put
 from remotely.protocol.control import StoreAddress
-from remotely.values import codec, in_transit, notes, references
+from remotely.values import codec, in_transit, references
 from remotely.values.owned import Owned
-from remotely.values.parcel import SEND_FROM_BYTES
+from remotely.values.payload import SEND_FROM_BYTES, Transfer
 from remotely.values.references import InStore
 
 
@@ -18,12 +17,12 @@ class Ref(Put):
     sent.  Passing it to an actor on this machine copies nothing.  To another machine it crosses
     once, and stays in the store there as long as the ref lives.
 
-    crossings   to those machines; each of another set of them
+    transfers   to those machines; each of another set of them
     """
 
     def __init__(self, value: Owned) -> None:
         self.value = value
-        self.crossings: list[Crossing] = []
+        self.transfers: list[Transfer] = []
 
     def get(self) -> Any:
         """Return the value; a copy of its own each time."""
@@ -31,16 +30,16 @@ class Ref(Put):
 
     def entry_at(self, store: StoreAddress | None) -> "Ref | InStore":
         """Return what arrives as the value at an actor whose machine has this store."""
-        for crossing in self.crossings:
-            if (parcel := crossing.parcel_at(store)) is not None:
+        for transfer in self.transfers:
+            if (parcel := transfer.parcel_at(store)) is not None:
                 return InStore(parcel)
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         in_transit.note(self.value.travelling)
-        noting = notes.local.notes if self.value.nbytes >= SEND_FROM_BYTES else None
+        noting = references.local.notes if self.value.nbytes >= SEND_FROM_BYTES else None
         if noting is not None:
             remotes = noting.remotes
             if not remotes or remotes[0].engine.is_any_elsewhere(remotes):
                 return references.entry(noting.number_of(self))
-        return codec.decode_parts, codec.parts(self.value.payload, self.value.buffers)
+        return codec.decode, codec.parts(self.value.payload, self.value.buffers)

@@ -1,7 +1,7 @@
 """Large values that a channel exchanges with its actor through shared memory.
 
 The client offers its arena when it first has a large value to send or receives one.  That value
-still travels by socket; see values/memory_peer.py for the exchange that follows.
+still travels by socket; see values/payload.py for the exchange that follows.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,8 @@ from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind
 from remotely.values import arena, codec
 from remotely.values.arena import Loan
-from remotely.values.memory_peer import MemoryPeer, OutgoingValue, Unpacked, read_loan, unpack
 from remotely.values.owned import NOTHING
-from remotely.values.parcel import Parcel
+from remotely.values.payload import MemoryPeer, OutgoingValue, Parcel, open_loan, read_loan
 
 
 class Send(Protocol):
@@ -62,9 +61,10 @@ class SharedMemory:
         whose value is in a store is returned as it is.
         """
         try:
-            payload, buffers = unpack(message, self.peer, _stays)
-        except InStore:
-            return message
+            loan = read_loan(message.loan)
+            if isinstance(loan, Parcel):
+                return message
+            payload, buffers = open_loan(message, loan, self.peer)
         except Exception as error:
             return error
         return message._replace(payload=payload, buffers=buffers, loan=b"")
@@ -88,14 +88,6 @@ class SharedMemory:
             self.peer = peer
             opened: CallFuture[Any] = CallFuture("the actor")
             self._send(Kind.OPENED, "", OutgoingValue(NOTHING), opened, background=True)
-
-
-class InStore(Exception):
-    """The value is in a store, from which it has to be fetched."""
-
-
-def _stays(parcel: Parcel) -> Unpacked:
-    raise InStore
 
 
 def take_back(loan: Loan) -> None:

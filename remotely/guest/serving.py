@@ -34,7 +34,7 @@ from remotely.transport import activity, key_files
 from remotely.transport.activity import OneByOne
 from remotely.transport.fence import Fence
 from remotely.transport.keys import MemberKey, fresh_pair
-from remotely.values import source_finder, source_library
+from remotely.values import sources
 
 log = logging.getLogger("remotely")
 
@@ -62,8 +62,8 @@ def serve_object(
         raise NotConnected(NO_CLUSTER)
     file = key or os.environ.get("REMOTELY_KEY") or folders.key_folder() / "worker.key"
     member = key_files.load_member(Path(file), "worker")
-    source_finder.finder.install(first=False)  # for what callers pass whose code is not here
-    source_library.library.gather()  # and for clients that lack ours
+    sources.finder.install(first=False)  # for what callers pass whose code is not here
+    sources.library.gather()  # and for clients that lack ours
     before, told = "", ""
     pause_s, deadline = REDIAL_S[0], time.monotonic() + patience_s
     while True:

@@ -1,1 +1,1 @@
-"""What remotely reads from a user's class, and adds to it."""
+"""The user's class: what remotely reads from it, and adds to it."""

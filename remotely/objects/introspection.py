@@ -1,4 +1,4 @@
-"""What a class defines: which of its methods are asynchronous, and which names it lacks."""
+"""Facts about a class: its asynchronous methods, and names that it lacks."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""What the reply to a call becomes for its caller: a value, a handle, a stream or an error."""
+"""The outcome of a call for its caller: a value, a handle, a stream or an error."""
 
 import traceback
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What an actor sends in the place of objects that must not leave it as copies.
+"""Placeholders for objects that must not leave their actor as copies.
 
     the actor has                                   it sends             the client makes
     itself: `return self`, `__enter__`, `a += 1`    SelfPlaceholder      a handle of the actor
@@ -16,8 +16,7 @@ import functools
 import inspect
 from typing import Any
 
-from remotely.objects.idempotent import copy_mark
-from remotely.objects.timeouts import copy_timeout
+from remotely.objects.marks import copy_marks
 
 
 class SelfPlaceholder:
@@ -33,8 +32,7 @@ class RoutinePlaceholder:
 
     def __init__(self, function: Any) -> None:
         self.__doc__ = inspect.getdoc(function)
-        copy_mark(function, self)
-        copy_timeout(function, self)
+        copy_marks(function, self)
 
 
 def stays(value: object) -> bool:

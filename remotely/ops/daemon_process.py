@@ -1,4 +1,4 @@
-"""Starts a daemon, tells it what it is, and waits until it is ready.
+"""The start of a daemon: its configuration, and the wait until it is ready.
 
 A daemon is told what it is by one line on its standard input.  So no key is ever in an argument
 list, where every user of the machine could read it.  A daemon that is ready says so by one line on

@@ -1,4 +1,4 @@
-"""Which rank of which job this process is, by the environment variables of its launcher.
+"""The rank and job of this process, from the environment variables of its launcher.
 
 The rules are the table: one row a launcher.  An inner launcher comes before those inside which it
 runs, and whose variables its ranks inherit: mpirun in a job of Slurm sets both.  With PMI-2

@@ -1,4 +1,4 @@
-"""How the ranks of a job find each other: a folder that all their machines see.
+"""The rendezvous of the ranks of a job: a folder that all their machines see.
 
     DIR/JOB/               0700; made and removed by rank 0
         master.key         the keys of this job alone

@@ -1,4 +1,4 @@
-"""Starts and stops a cluster on the machines of hosts.toml, by OpenSSH.
+"""The start and stop of a cluster on the machines of hosts.toml, by OpenSSH.
 
 OpenSSH itself is run, so that the user's own configuration, agent and known hosts hold: host keys
 are checked, and nothing asks for a password.  A machine joins by `remotely join` there; its key

@@ -1,4 +1,4 @@
-"""`concurrent.futures.Executor` over the cores of a cluster.
+"""The executor: `concurrent.futures.Executor` over the cores of a cluster.
 
 It differs from a ProcessPoolExecutor where a cluster does:
 
@@ -21,22 +21,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
 from remotely import arguments
 from remotely.api import connection
-from remotely.api.remote_class import as_placeable, check_options
+from remotely.api.current_actor import heading
+from remotely.api.remote_class import as_placeable, check_options, remote_class
 from remotely.api.verbs import make_on
 from remotely.engine import Engine, Options
 from remotely.errors import NotPicklable
-from remotely.objects.idempotent import retries_of
-from remotely.pools.recruiter import Staffing
-from remotely.pools.runner import Outcomes, Runner
-from remotely.pools.scheduler import Scheduler
+from remotely.objects.marks import retries_of
+from remotely.pools.scheduler import Scheduler, Staffing
 from remotely.protocol.lease import CONNECT_S
-from remotely.values import codec
+from remotely.values import codec, raised_error
 
 MOST_OF_A_NAME = 300  # bytes
 AT_A_TIME = 16  # processes that are started, each on a thread of its own
@@ -47,6 +46,50 @@ LOOK_EVERY_S = 0.02
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Outcomes(NamedTuple):
+    """What became of the items of a chunk: their values, and errors by their place."""
+
+    values: list[Any]
+    errors: dict[int, raised_error.RaisedError]
+
+    def each(self) -> Iterator[Any]:
+        """Yield the values; raise an error, with its traceback over there, in its place."""
+        for place, value in enumerate(self.values):
+            if place in self.errors:
+                raise raised_error.unpack(*self.errors[place])
+            yield value
+
+
+@remote_class(cpus=1)  # counted on every cluster: an Executor takes all that there is room for
+class Runner:
+    """An actor of an Executor: runs functions, one by one or in chunks."""
+
+    def __init__(self, initializer: Callable[..., object] | None, initargs: Sequence[Any]) -> None:
+        if initializer is not None:
+            initializer(*initargs)
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return function(*args, **(kwargs or {}))
+
+    def run_chunk(self, function: Callable[..., Any], items: Sequence[Sequence[Any]]) -> Outcomes:
+        outcomes = Outcomes([], {})
+        for item in items:
+            try:
+                outcomes.values.append(function(*item))
+            except SystemExit:  # ends this process, as in any actor
+                raise
+            except BaseException as error:
+                packed = raised_error.pack(error, heading(), (__name__,))
+                outcomes.errors[len(outcomes.values)] = packed
+                outcomes.values.append(None)
+        return outcomes
 
 
 class Executor(futures.Executor):
@@ -262,3 +305,18 @@ def _results(
     finally:
         for future in pending:
             future.cancel()
+
+
+def register_joblib() -> None:
+    """Make the cluster a backend of joblib, and so of scikit-learn.
+
+    After it, `with joblib.parallel_config(backend="remotely"):` runs `joblib.Parallel`, and
+    whatever takes `n_jobs`, on the cluster.  Without `n_jobs`, all of its cores are used.  Further
+    arguments of `parallel_config` are those of `remotely.Executor`.  Raises ImportError without
+    joblib, which is not a dependency of remotely.
+    """
+    import joblib  # noqa: PLC0415 - not a dependency
+
+    from remotely.pools.joblib_backend import RemotelyBackend  # noqa: PLC0415 - it imports joblib
+
+    joblib.register_parallel_backend("remotely", RemotelyBackend)

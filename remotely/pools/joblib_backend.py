@@ -16,7 +16,7 @@ from joblib._parallel_backends import AutoBatchingMixin, ParallelBackendBase
 from remotely.api import connection
 from remotely.api.verbs import put
 from remotely.futures.reference import Put
-from remotely.objects.idempotent import idempotent, retries_of
+from remotely.objects.marks import idempotent, retries_of
 from remotely.pools.executor import Executor, cores
 from remotely.values import codec
 

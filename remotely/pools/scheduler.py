@@ -1,37 +1,92 @@
-"""Gives jobs to the members of a pool, each its next one when it has answered.
+"""The scheduler of a pool: gives jobs to its members, each its next one when it has answered.
 
     a job comes      to an idle member, on the thread of the caller; else it waits
     an answer comes  its member gets the next jobs first, on the thread that received the answer;
                      then the caller gets the answer
     a member is lost (its process has ended, or its machine is gone) its jobs go to other members
                      if they have not run, or may be repeated; else their callers get the error
-    jobs wait        and nobody is idle: the recruiter may find more members (recruiter.py)
+    jobs wait        and nobody is idle: the recruiter may find more members
     nothing to do    a member may be let go of, if it has had no job for a while.  So that this
                      happens to those that are not needed, a job goes to the one that had the last
 
 There is no thread of its own between a caller and the members, so a job costs little more than the
 call that it is.  Jobs are sent without the lock, since a job that cannot be sent runs the callbacks
 of its caller.
+
+A member that gets its next job only when it has answered the last one is idle for a round trip in
+between, which is longer than a tiny function runs.  So it is sent work for the next `AHEAD_S`,
+which it is found to take by its own pace.  That is one job if a job is longer; no job waits behind
+a long one while another member is idle.  Near the end nobody takes more than its share of what is
+left.
+
+The recruiter has a thread while the pool wants members, because a new one takes a while, and may
+have to wait for room; and while there are members that it may let go of, since they take room from
+others.  How many a pool is to have is for its `Staffing` to say.
 """
 
 import functools
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from remotely.api.dispatch import end, remote_of
-from remotely.engine import Prepared
+from remotely.engine import Engine, Prepared
 from remotely.errors import ActorDied, NotConnected, WorkerLost
 from remotely.machine.shield import Condition, RLock, shield
-from remotely.pools.pace import Pace
-from remotely.pools.recruiter import Recruiter, Staffing
 from remotely.protocol.lease import DRAIN_S
 from remotely.values import raised_error
 from remotely.values.unpicklable import PartNames
+
+AHEAD_S = 0.02
+MOST_AHEAD = 64
+LOOK_AGAIN_S = 0.5  # while jobs wait and the cluster has no room
+_WEIGHT = 0.25  # of the newest call in the mean
+
+
+class Staffing(Protocol):
+    """How many members a pool has, of which kind."""
+
+    engine: Engine  # that of the pool, until its end
+    is_immediate: bool  # members are made in this process, and run their jobs at once
+    idle_s: float  # how long a member has nothing to do before it is let go of
+
+    def wants(self, jobs: int, members: int) -> bool:
+        """Tell whether it would have more members.  Asked often: this asks nobody else."""
+
+    def make(self, jobs: int, members: int) -> Iterable[Any]:
+        """Make some of them; yield the handle of each when it is there.
+
+        Raises an error if there is no room for another now, or never.
+        """
+
+    def hear_of_loss(self) -> None:
+        """A member was lost."""
+
+
+class Pace:
+    """The pace of one member, which serves `at_a_time` calls at a time."""
+
+    def __init__(self, at_a_time: int = 1) -> None:
+        self._at_a_time = at_a_time
+        self._mean_s = 0.0  # between two answers; 0 until there is one
+        self._answered = 0.0
+
+    def note(self, sent: float, answered: float) -> None:
+        """Take in that a call sent at one moment was answered at another."""
+        took_s = max(1e-6, answered - max(sent, self._answered))
+        self._answered = answered
+        self._mean_s += (took_s - self._mean_s) * (_WEIGHT if self._mean_s else 1.0)
+
+    def most(self, waiting: int, members: int) -> int:
+        """Return how many calls it may have, where so many wait for one of so many members."""
+        by_time = int(AHEAD_S / self._mean_s) if self._mean_s else 1
+        share = -(-waiting // members)
+        return max(self._at_a_time, min(by_time, share, MOST_AHEAD))
 
 
 class Job:
@@ -91,9 +146,7 @@ class Scheduler:
         self._is_closed = False
         self._has_ended = False
         self._ends_alone = False  # when the last job has its outcome
-        self._recruiter = Recruiter(
-            staffing, self._demand, self.add, self._let_go, self._fail_waiting
-        )
+        self._recruiter = Recruiter(self, staffing)
 
     # --- members ----------------------------------------------------------------------------------
 
@@ -123,11 +176,12 @@ class Scheduler:
             else:
                 self._feed(member)
 
-    def _demand(self) -> tuple[int, int]:
+    def demand(self) -> tuple[int, int]:
+        """Return how many jobs and members there are."""
         with self._lock:
             return self._unsettled, len(self._members)
 
-    def _let_go(self, idle_s: float) -> float | None:
+    def let_go(self, idle_s: float) -> float | None:
         """Let members end that have had no job for so long.
 
         Returns after how many seconds others may have had none; None if no member will.
@@ -143,7 +197,7 @@ class Scheduler:
             idle = [m.idle_since for m in self._idle.values() if not m.jobs]
         return min(idle, default=since + idle_s) - since  # those that are gone end here
 
-    def _fail_waiting(self, error: BaseException) -> None:
+    def fail_waiting(self, error: BaseException) -> None:
         """There is no member, and there will be none."""
         while True:
             with self._lock:
@@ -345,3 +399,85 @@ class Scheduler:
         self._recruiter.join()
         with suppress(NotConnected):  # the cluster, or this process's part of it, has ended
             end([member.handle for member in members], grace_s)
+
+
+class Recruiter:
+    """Finds members: at the beginning, for those that were lost, and when there is room."""
+
+    def __init__(self, scheduler: Scheduler, staffing: Staffing) -> None:
+        self._scheduler = scheduler
+        self._staffing = staffing
+        self._lock = RLock()
+        self._thread: threading.Thread | None = None
+        self._looked = threading.Event()
+        self._stopped = threading.Event()
+        self._why: BaseException = ActorDied("the pool has no member", may_have_run=False)
+
+    def hear_of_loss(self, error: BaseException) -> None:
+        self._why = error
+        self._staffing.hear_of_loss()
+
+    def look(self) -> None:
+        """There may be something to do.  Never waits, and any thread may call this."""
+        jobs, members = self._scheduler.demand()
+        if not self._staffing.wants(jobs, members):
+            if jobs and not members and self._thread is None:  # else one may be in the making
+                self._scheduler.fail_waiting(self._why)
+        elif self._staffing.is_immediate:
+            self._scheduler.add(self._staffing.make(jobs, members))
+        else:
+            self._begin()
+
+    def stop(self) -> None:
+        """Find no more; a member that is being made is ended when it is there."""
+        self._stopped.set()
+        self._looked.set()
+
+    def join(self) -> None:
+        """Wait a moment for the thread to end, which may be making a member."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(LOOK_AGAIN_S)
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is not None or self._stopped.is_set():
+                self._looked.set()
+                return
+            name = "remotely-recruiter"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            try:
+                self._thread.start()
+                return
+            except RuntimeError as error:  # no further thread can be started
+                self._thread, failure = None, error
+        self._scheduler.fail_waiting(failure)
+
+    def _run(self) -> None:
+        goes_on = True
+        while goes_on and not self._stopped.is_set():
+            self._looked.clear()
+            jobs, members = self._scheduler.demand()
+            if self._staffing.wants(jobs, members):
+                self._find(jobs, members)
+            else:
+                goes_on = self._rest()
+        self._thread = None
+        if not goes_on:
+            self.look()  # whoever has looked meanwhile has left it to us
+
+    def _find(self, jobs: int, members: int) -> None:
+        try:
+            self._scheduler.add(self._staffing.make(jobs, members))
+        except Exception as error:  # there is no room, a constructor raised, we are shut down
+            if not self._scheduler.demand()[1]:
+                self._scheduler.fail_waiting(error.with_traceback(None))
+            self._stopped.wait(LOOK_AGAIN_S)
+
+    def _rest(self) -> bool:
+        """Wait until there may be something to do; false if there is nothing to wait for."""
+        pause_s = self._scheduler.let_go(self._staffing.idle_s)
+        if pause_s is not None:
+            self._looked.wait(pause_s)
+        return pause_s is not None

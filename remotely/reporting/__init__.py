@@ -1,1 +1,1 @@
-"""What people read: status, logs, and warnings that do not repeat themselves."""
+"""Output for people: status, logs, and warnings that do not repeat themselves."""

@@ -1,4 +1,4 @@
-"""What actors print, as it appears on their client's terminal.
+"""The output of actors, as it appears on their client's terminal.
 
 Each line has the actor's name before it.  An actor may leave its line open: a prompt, `print(".",
 end="")`, a progress bar that returns to the start of its line.  The line stays open for that actor

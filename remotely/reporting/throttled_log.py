@@ -1,4 +1,4 @@
-"""A warning that repeats is logged once a minute, with how often it came.
+"""Limits on output: a warning that repeats is logged once a minute, with how often it came.
 
 Whoever reaches a port, or has a key, must not fill a disk with our log.  Nor must a machine that
 lacks room for something we try each second.  Pure: `now` is handed in.
@@ -38,3 +38,25 @@ class ThrottledLog:
         if len(self._told) > MAX_SOURCES:
             self._told.popitem(last=False)
         self._tell(sentence)
+
+
+class TokenBucket:
+    """A rate limit: so much a second, and no more than that at once.
+
+    Holds a second's worth of tokens, and refills at that rate.
+    """
+
+    def __init__(self, a_second: float, now: float) -> None:
+        self._a_second = a_second
+        self._left = a_second
+        self._filled_at = now
+
+    def take(self, amount: float, now: float) -> bool:
+        """Return whether so much may pass now, and count it if it may."""
+        filled = self._left + (now - self._filled_at) * self._a_second
+        self._left = min(self._a_second, filled)
+        self._filled_at = now
+        if amount > self._left:
+            return False
+        self._left -= amount
+        return True

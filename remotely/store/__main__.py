@@ -1,4 +1,4 @@
-"""`python -m remotely.store`: how a worker starts this process."""
+"""The entry point by which a worker starts a store: `python -m remotely.store`."""
 
 from remotely.store.store import main
 

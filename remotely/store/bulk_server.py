@@ -1,7 +1,8 @@
-"""The side of a store that moves bytes: a thread for each connection, and for each relay.
+"""The side of a store that moves bytes: a thread for each connection, relay and fetch.
 
 A value that is to go on to further machines is passed on as it arrives, in pieces, by a thread of
-its own.  So a slow or dead machine after this one does not hold up this one.
+its own.  So a slow or dead machine after this one does not hold up this one.  What several actors
+need of another machine is fetched once.
 """
 
 import contextlib
@@ -12,19 +13,30 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import msgspec
 
-from remotely.protocol.control import BulkAddress
-from remotely.store.shelf import Shelf, Value
+from remotely.protocol import control
+from remotely.protocol.address import place
+from remotely.protocol.control import BulkAddress, Gone
+from remotely.store import shelf as shelves
+from remotely.store.shelf import FETCHED, Shelf, Value
 from remotely.testing import faults
 from remotely.transport import bulk
-from remotely.transport.bulk import CHUNK_BYTES, IDLE_S, STALL_S, Connection, Request
+from remotely.transport.bulk import (
+    CHUNK_BYTES,
+    IDLE_S,
+    STALL_S,
+    Connection,
+    Request,
+    ValueGone,
+)
 from remotely.transport.certificate import Certificate
+from remotely.transport.listening import nearest
 
 log = logging.getLogger("remotely.store")
 
-MAX_CONNECTIONS = 1000
 MOST_STRANGERS = 256  # of these, that have yet to name a value: one more, and the oldest is cut
 PASSING = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 AGAIN_S = 0.1
@@ -37,8 +49,8 @@ _write_onward = msgspec.msgpack.Encoder().encode
 class BulkServer:
     """Takes and gives values over TLS.
 
-    `arrived` and `broken` hear of values that were expected, `unrelayed` of a machine to which one
-    could not be passed on.  All of them are called on threads of this class.
+    `tell_owner` tells the owner of a value that it arrived, broke off, or could not be passed on to
+    a machine.  It is called on threads of this class.
     """
 
     def __init__(
@@ -46,17 +58,12 @@ class BulkServer:
         listener: socket.socket,
         certificate: Certificate,
         shelf: Shelf,
-        arrived: Callable[[Value], None],
-        broken: Callable[[Value, str], None],
-        unrelayed: Callable[[Value, BulkAddress, str], None],
+        tell_owner: Callable[[Value, msgspec.Struct], None],
     ) -> None:
         self._listener = listener
         self._certificate = certificate
         self._shelf = shelf
-        self._arrived = arrived
-        self._broken = broken
-        self._unrelayed = unrelayed
-        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._tell_owner = tell_owner
         self._strangers: dict[Connection, None] = {}  # the first to come first
         self._lock = threading.Lock()  # of these: one that is cut is not closed meanwhile
 
@@ -72,17 +79,13 @@ class BulkServer:
                     return
                 time.sleep(AGAIN_S)
                 continue
-            if self._room.acquire(blocking=False):
-                self._admit(raw)
-            else:
-                raw.close()
+            self._admit(raw)
 
     def _admit(self, raw: socket.socket) -> None:
         try:
             connection = bulk.accept(raw, self._certificate.context)
         except OSError:  # it has gone already
             raw.close()
-            self._room.release()
             return
         with self._lock:
             self._strangers[connection] = None
@@ -123,16 +126,12 @@ class BulkServer:
     def _end(self, connection: Connection) -> None:
         self._know(connection)
         connection.close()
-        self._room.release()
 
     def _answer(self, connection: Connection, request: Request) -> None:
         if request.op == bulk.PUSH:
             self._take_in(connection, request)
         elif request.op == bulk.PULL:
             self._give_out(connection, request)
-        elif request.op == bulk.DROP:
-            self._shelf.drop(request.value)
-            connection.send(bulk.DONE)
         else:
             raise ConnectionAbortedError("not a request")
 
@@ -142,8 +141,11 @@ class BulkServer:
                 raise ConnectionAbortedError("a value that nobody expects")
             stripe = _stripe(value, request)
             progress = Progress()
+            # 1. Another thread passes on what has arrived.  It never holds up this one.
             if request.onward:
                 _start(self._pass_on, request, progress)
+            # 2. The stripe arrives, chunk by chunk.  If it breaks off, the thread ends too, and its
+            #    machine sees the same; the owner is told, and may bring it again.
             try:
                 while progress.received < request.nbytes:
                     if faults.ON:
@@ -156,10 +158,12 @@ class BulkServer:
                     progress.move(min(end, request.nbytes))
             except Exception as error:
                 progress.end()
-                self._broken(value, str(error) or type(error).__name__)
+                why = str(error) or type(error).__name__
+                self._tell_owner(value, control.Broken(value=value.name, why=why))
                 raise
+            # 3. The last of its stripes makes the value one that can be lent.
             if self._shelf.arrive(value, request.start, request.nbytes):
-                self._arrived(value)
+                self._tell_owner(value, control.Stored(value=value.name))
         connection.send(bulk.DONE)
 
     def _pass_on(self, request: Request, progress: "Progress") -> None:
@@ -172,7 +176,8 @@ class BulkServer:
             try:
                 connection = bulk.connect(to)
             except OSError as error:
-                self._unrelayed(value, to, str(error) or type(error).__name__)
+                why = str(error) or type(error).__name__
+                self._tell_owner(value, control.Unrelayed(value=value.name, bulk=to, why=why))
                 return
             with connection, contextlib.suppress(OSError):  # the next one says what it lacks
                 header = _write_onward(rest) if rest else b""
@@ -217,6 +222,56 @@ class Progress:
         with self._changed:
             self._changed.wait_for(lambda: self.received > at or self._is_over)
             return self.received
+
+
+class Fetching:
+    """What a store fetches from others for its actors: once, however many ask.
+
+    Any thread may use it.  `own` is the address of this store.
+    """
+
+    def __init__(self, shelf: Shelf, own: BulkAddress) -> None:
+        self._shelf = shelf
+        self.own = own
+        self._lock = threading.Lock()
+        self._running: dict[bytes, Future[Gone | None]] = {}  # by name: why not
+
+    def fetch(self, name: bytes, nbytes: int, address: BulkAddress) -> Gone | None:
+        """Have a value here; return why that cannot be."""
+        with self._lock:
+            with self._shelf.using(name) as value:
+                if value is not None:
+                    value.moved_at = time.monotonic()
+                    return None
+            running = self._running.get(name)
+            if is_first := running is None:
+                running = self._running[name] = Future()
+        if is_first:
+            why: Gone | None = Gone(why="it cannot be fetched")
+            try:
+                why = self._fetch(name, nbytes, address)
+            finally:
+                with self._lock:
+                    del self._running[name]
+                running.set_result(why)
+        return running.result()
+
+    def _fetch(self, name: bytes, nbytes: int, address: BulkAddress) -> Gone | None:
+        if address == self.own:
+            return Gone(why=GONE)
+        if (room := shelves.reserve(nbytes)) is None:
+            return Gone(why="this machine has no memory left for large values")
+        try:
+            bulk.fetch(address, name, room.memory)
+        except ValueGone as gone:
+            room.release()
+            return Gone(why=str(gone))
+        except OSError as error:
+            room.release()
+            why = f"{place(nearest(address.tcp))} cannot be reached from here: {error}"
+            return Gone(why=why)
+        self._shelf.add(name, room, FETCHED, is_here=True, now=time.monotonic())
+        return None
 
 
 def _stripe(value: Value, request: Request) -> memoryview:

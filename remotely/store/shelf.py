@@ -1,22 +1,29 @@
-"""Which values a store has or expects, who owns them, and when their memory is free again.
+"""The values that a store has or expects, their owners, and the end of their memory.
 
 A value that its owner has announced is expected until all of its stripes (bulk.py) have arrived.
 What an actor offers is here from the beginning.  A value ends when its owner releases it or is
 gone.  But what an actor has offered outlives it for the client that has claimed it: that knows of
-it by a reply.  What nobody claims in time goes, since the reply may never have arrived.  The memory
-of a value is free when nobody reads or writes it any more: see `using`.
+it by a reply.  A result that is not claimed in time is dropped, since the reply may never have
+arrived, and so is a value that the store has fetched, if no actor has asked for it in a while.  The
+memory of a value is free when nobody reads or writes it any more: see `using`.
 
-Pure but for its lock: the room of a value, and the clock, are the caller's.  Any thread may use it.
+The bookkeeping is pure but for its lock: the room of a value, and the clock, are the caller's.  Any
+thread may use it.
 """
 
 import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from remotely.values.arena import Borrower, Loan
+from remotely.values import arena
+from remotely.values.arena import Arena, Borrower, Loan, StoredValue
+from remotely.values.borrowing import Lender
 
 CLAIM_S = 60.0  # how long a result waits for a client that is stopped, or has lost its connection
+KEPT_S = 5.0  # what was fetched, after it was last asked for: others of a group are about to ask
+FETCHED = "fetched"  # the owner of what this store has fetched
 
 
 class Room(Protocol):
@@ -31,26 +38,27 @@ class Room(Protocol):
         """It is needed no more."""
 
 
+@dataclass(slots=True, eq=False)
 class Value:
     """One value.
 
-    owner      who may release it: a connection of a client, or an actor; None: that has ended
+    owner      the connection of a client, or an actor, that may release it; None: that has ended;
+               FETCHED: the store itself
     claimant   the connection of the client that has claimed it
     arrived    the stripes that have: their starts and lengths
     moved_at   when the last byte of it came, or it was announced; or when its actor ended, or the
-               connection of its claimant
+               connection of its claimant; or when what was fetched was last asked for
     """
 
-    def __init__(self, name: bytes, room: Room, owner: Hashable, is_here: bool, now: float) -> None:
-        self.name = name
-        self.room = room
-        self.owner = owner
-        self.claimant: Hashable = None
-        self.is_here = is_here
-        self.arrived: set[tuple[int, int]] = set()
-        self.moved_at = now
-        self.users = 0
-        self.is_dropped = False
+    name: bytes
+    room: Room
+    owner: Hashable
+    is_here: bool
+    moved_at: float
+    claimant: Hashable = None
+    arrived: set[tuple[int, int]] = field(default_factory=set)
+    users: int = 0
+    is_dropped: bool = False
 
 
 class Shelf:
@@ -123,21 +131,23 @@ class Shelf:
             value.claimant = client
 
     def leave(self, actor: Hashable, now: float) -> None:
-        """An actor has ended: what it had offered stays for who has claimed it."""
+        """An actor has ended: what it had offered stays if a client has claimed it."""
         for value in self._all():
             if value.owner == actor:
                 value.owner, value.moved_at = None, now
 
     def tidy(self, now: float) -> None:
-        """Drop what an actor has left, and nobody claims for CLAIM_S."""
+        """Drop results left unclaimed by an ended actor, and fetched values that none needs."""
         for value in self._all():
             is_nobodys = value.owner is None and value.claimant is None
-            if is_nobodys and value.moved_at < now - CLAIM_S:
+            if (is_nobodys and value.moved_at < now - CLAIM_S) or (
+                value.owner is FETCHED and value.moved_at < now - KEPT_S
+            ):
                 self.drop(value.name)
 
     def clients(self) -> set[Hashable]:
-        """Return whom values belong to, and who has claimed some."""
-        return {who for value in self._all() for who in (value.owner, value.claimant)} - {None}
+        """Return the owners and the claimants of values."""
+        return {peer for value in self._all() for peer in (value.owner, value.claimant)} - {None}
 
     def stalled(self, before: float) -> list[Value]:
         """Return what is expected, and of which nothing has come since then."""
@@ -150,3 +160,47 @@ class Shelf:
         if value.is_dropped and not value.users:
             value.users = -1  # once
             value.room.release()
+
+
+# --- where values lie -----------------------------------------------------------------------------
+
+
+class ArenaRoom:
+    """Room in the arena of this process."""
+
+    def __init__(self, memory: Arena, placed: StoredValue) -> None:
+        self._arena = memory
+        self._placed = placed
+        self.memory = memory.memory_of(placed)
+
+    def lend(self, borrower: Borrower) -> Loan | None:
+        return self._arena.lend(self._placed, borrower, private=True)
+
+    def release(self) -> None:
+        self._arena.let_go(self._placed)
+
+
+class OfferedRoom:
+    """What an actor has lent to this process; it outlives the actor."""
+
+    def __init__(self, lender: Lender, loan: Loan) -> None:
+        _, (self.memory,) = lender.open(loan)
+
+    def lend(self, borrower: Borrower) -> Loan | None:
+        """Lend a copy: only the actor itself could lend the original once more."""
+        if (room := reserve(self.memory.nbytes)) is None:
+            return None
+        room.memory[:] = self.memory
+        loan = room.lend(borrower)
+        room.release()
+        return loan
+
+    def release(self) -> None:
+        self.memory = memoryview(b"")  # the loan ends with the last view
+
+
+def reserve(nbytes: int) -> ArenaRoom | None:
+    """Return room in the arena of this process; None if there is none."""
+    ours = arena.ours()
+    placed = ours.reserve(nbytes) if ours else None
+    return ArenaRoom(ours, placed) if ours and placed else None

@@ -5,10 +5,10 @@ caller on another machine stays here until that fetches it, or has it fetched fr
 machine.  Unlike an actor, the store is never busy with users' code, and it never unpickles: a value
 is a piece of memory with a name.
 
-    clients   over CURVE (control/store.py): announce values and release them.  Who may do so is who
-              may call the actors here
-    bytes     over TLS (bulk_server.py): its certificate is told to clients over CURVE, and whoever
-              names a value, which is a secret, may bring or fetch it
+    clients   over CURVE (control/store.py): announce values and release them.  Those that may call
+              the actors here may do so
+    bytes     over TLS (bulk_server.py): its certificate is told to clients over CURVE, and a peer
+              that names a value, which is a secret, may bring or fetch it
     actors    over a socket that the worker hands to both: borrow values, and offer results
     worker    starts this process when somebody first connects; it ends with the worker
 
@@ -22,6 +22,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from functools import partial
 
@@ -32,11 +33,9 @@ from remotely.machine import daemons
 from remotely.protocol import control
 from remotely.protocol.control import MAX_MESSAGE, BulkAddress
 from remotely.reporting.throttled_log import ThrottledLog
-from remotely.store import rooms
-from remotely.store.actor_line import ActorLine
-from remotely.store.bulk_server import BulkServer
-from remotely.store.fetching import Fetching
-from remotely.store.shelf import Shelf, Value
+from remotely.store import shelf
+from remotely.store.bulk_server import BulkServer, Fetching
+from remotely.store.shelf import OfferedRoom, Shelf, Value
 from remotely.transport import certificate, sockets
 from remotely.transport.access_list import AccessList
 from remotely.transport.bulk import STALL_S
@@ -44,10 +43,16 @@ from remotely.transport.keys import KeyPair
 from remotely.transport.listening import listen_for_bytes
 from remotely.transport.loop import Loop
 from remotely.values import arena
+from remotely.values.arena import ArenaAddress, Loan
+from remotely.values.payload import MemoryPeer
 
 log = logging.getLogger("remotely.store")
 
 ASK_EVERY_S = 2.0  # whether the owners of values are still there
+NOT_HERE = "it is not on this machine any more: its sender has ended, or the connection to it broke"
+_decode_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
+_decode_loan = msgspec.msgpack.Decoder(Loan).decode
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Store:
@@ -67,16 +72,7 @@ class Store:
         listener, endpoints = listen_for_bytes(birth.listening)
         self._bulk = BulkAddress(endpoints, own.fingerprint)
         self._fetching = Fetching(self._shelf, self._bulk)
-        self._server = BulkServer(
-            listener,
-            own,
-            self._shelf,
-            lambda value: self._tell_owner(value, control.Stored(value=value.name)),
-            lambda value, why: self._tell_owner(value, control.Broken(value=value.name, why=why)),
-            lambda value, to, why: self._tell_owner(
-                value, control.Unrelayed(value=value.name, bulk=to, why=why)
-            ),
-        )
+        self._server = BulkServer(listener, own, self._shelf, self._tell_owner)
         self._decode_worker = control.Decoder(control.ToStore["worker"]).decode
         self._decode_client = control.Decoder(control.ToStore["client"]).decode
 
@@ -87,7 +83,6 @@ class Store:
         self._loop.watch(self._line.fileno(), self._hear_worker)
         self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
         self._loop.every(ASK_EVERY_S, self._ask_after_clients)
-        self._loop.every(ASK_EVERY_S, self._fetching.tidy)
         self._loop.every(STALL_S / 2, self._report_stalled)
         self._server.start()
         self._loop.run()
@@ -132,7 +127,7 @@ class Store:
             case control.Claim(value=name):
                 self._shelf.claim(name, owner)
             case control.Expect(value=name, nbytes=nbytes):
-                room = rooms.reserve(nbytes)
+                room = shelf.reserve(nbytes)
                 if room is None:
                     self._tell(route, control.Full(value=name))
                 elif self._shelf.add(name, room, owner, False, time.monotonic()):
@@ -149,13 +144,11 @@ class Store:
         except zmq.ZMQError:
             return False
 
-    def _say(self, route: bytes, message: msgspec.Struct) -> None:
-        self._tell(route, message)
-
     def _tell_owner(self, value: Value, message: msgspec.Struct) -> None:
         """On any thread."""
         if isinstance(value.owner, tuple):
-            self._loop.call(partial(self._say, value.owner[0], message))
+            route, _ = value.owner
+            self._loop.call(lambda: self._tell(route, message) and None)
 
     def _ask_after_clients(self) -> None:
         now = time.monotonic()
@@ -165,7 +158,7 @@ class Store:
         self._shelf.tidy(now)
 
     def _check_owners(self) -> None:
-        """The keys have changed: let go what those own who may not call any more."""
+        """The keys have changed: let go the values of clients that may not call any more."""
         for owner in self._clients():
             if not self._access.may_call(owner[1]):
                 self._shelf.drop_of(owner, time.monotonic())
@@ -179,6 +172,81 @@ class Store:
         for value in self._shelf.stalled(now - STALL_S):
             value.moved_at = now
             self._tell_owner(value, control.Broken(value=value.name, why="nothing came"))
+
+
+class ActorLine:
+    """The line to one actor of this machine; it lives as long as the actor's end of the socket.
+
+    The actor asks for one thing at a time on a line, and has several lines if several of its
+    threads ask.  What takes long, fetching from another machine, is done on a thread of its own.
+    """
+
+    def __init__(self, line: socket.socket, loop: Loop, shelf: Shelf, fetching: Fetching) -> None:
+        self._line = line
+        self._loop = loop
+        self._shelf = shelf
+        self._fetching = fetching
+        self._peer: MemoryPeer | None = None
+        self._decode = control.Decoder(control.ToStore["actor"]).decode
+        loop.watch(line.fileno(), self._hear)
+
+    def _hear(self) -> None:
+        try:
+            data = self._line.recv(MAX_MESSAGE)
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.unwatch(self._line.fileno())
+            self._line.close()
+            self._shelf.leave(self, time.monotonic())
+            return
+        match self._decode(data):
+            case control.Share(arena=address):
+                self._share(address)
+            case control.Offer() as offer if self._peer is not None:
+                room = OfferedRoom(self._peer.lender, _decode_loan(offer.loan))
+                self._shelf.add(offer.value, room, self, is_here=True)
+                self._tell(control.Offered())
+            case control.Withdraw(value=name):
+                self._shelf.drop(name)
+            case control.Borrow(value=name, bulk=None):
+                self._lend(name)
+            case control.Borrow(value=name, nbytes=nbytes, bulk=bulk) if bulk is not None:
+                fetch = partial(self._fetch, name, nbytes, bulk)
+                threading.Thread(target=fetch, name="remotely-fetch", daemon=True).start()
+
+    def _share(self, address: bytes) -> None:
+        """Open an actor's arena.  If that cannot be, the actor does without a store."""
+        ours = arena.ours()
+        try:
+            self._peer = MemoryPeer(_decode_arena(address))
+        except OSError as error:
+            self._tell(control.Gone(why=str(error)))
+            return
+        if ours is None:
+            self._tell(control.Gone(why="no memory to share"))
+        else:
+            self._tell(control.Shared(arena=_encode(ours.address), bulk=self._fetching.own))
+
+    def _lend(self, name: bytes) -> None:
+        with self._shelf.using(name) as value:
+            loan = value and self._peer and value.room.lend(self._peer)
+            if loan:
+                self._tell(control.Lent(loan=_encode(loan)))
+            else:
+                self._tell(control.Gone(why="no room is left" if value else NOT_HERE))
+
+    def _fetch(self, name: bytes, nbytes: int, bulk: control.BulkAddress) -> None:
+        """On a thread: have a value here, and then lend it."""
+        gone = self._fetching.fetch(name, nbytes, bulk)
+        if gone is not None:
+            self._loop.call(partial(self._tell, gone))
+        else:
+            self._loop.call(partial(self._lend, name))
+
+    def _tell(self, message: msgspec.Struct) -> None:
+        with contextlib.suppress(OSError):
+            self._line.send(control.encode(message))
 
 
 def main() -> None:

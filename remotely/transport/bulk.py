@@ -4,10 +4,9 @@
               then that route
     PUSH      the stripe follows; the answer is DONE when all of it is there
     PULL      the answer is HERE and the stripe; or GONE and why
-    DROP      the value is needed no more; the answer is DONE
 
 What may be pushed or pulled is decided by the name of the value alone: it is a secret of 32 bytes,
-which was told over CURVE to who may do so.  Each side gives up if nothing moves for STALL_S.
+which was told over CURVE to those that may do so.  Each side gives up if nothing moves for STALL_S.
 A stranger can send the fixed part of one request, within STALL_S, and is then cut off.
 
 A core encrypts a gigabyte a second, or less.  So a value crosses in a few stripes, each on a
@@ -20,8 +19,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from remotely.machine import this_machine
@@ -34,11 +32,11 @@ from remotely.transport.listening import nearest
 STALL_S = 5.0
 IDLE_S = 60.0  # after which a store closes a connection; its client does so earlier
 CHUNK_BYTES = 1 << 18  # what a relay passes on at a time
-PUSH, PULL, DROP = 1, 2, 3
+PUSH, PULL = 1, 2
 STRIPE_FROM_BYTES = 8 << 20  # a smaller value crosses in one
 DONE, HERE, GONE = b"\1", b"\2", b"\3"
 MAX_ONWARD_BYTES = 1 << 20
-_REQUEST = struct.Struct(">B32sQQI")
+REQUEST = struct.Struct(">B32sQQI")
 LANES = 2 if this_machine.cores() < 8 else 4
 _LENGTH = struct.Struct(">I")
 
@@ -97,10 +95,10 @@ class Connection:
         All of it but the onward route is to be there in that time.  The route is read only if
         `knows` says that there is a value of that name.  Raises OSError.
         """
-        head = self._receive_within(within_s, _REQUEST.size)
+        head = self._receive_within(within_s, REQUEST.size)
         if not head:
             return None
-        op, value, start, nbytes, onward = _REQUEST.unpack(head)
+        op, value, start, nbytes, onward = REQUEST.unpack(head)
         if onward > MAX_ONWARD_BYTES:
             raise ConnectionAbortedError("not a request")
         if onward and not knows(value):
@@ -124,7 +122,7 @@ class Connection:
         return data
 
     def request(self, op: int, value: bytes, start: int, nbytes: int, onward: bytes = b"") -> None:
-        self.send(_REQUEST.pack(op, value, start, nbytes, len(onward)) + onward)
+        self.send(REQUEST.pack(op, value, start, nbytes, len(onward)) + onward)
 
     def push(
         self, value: bytes, start: int, nbytes: int, parts: Iterable[memoryview], onward: bytes
@@ -145,11 +143,6 @@ class Connection:
             (length,) = _LENGTH.unpack(self.receive(_LENGTH.size))
             raise ValueGone(self.receive(min(length, CHUNK_BYTES)).decode(errors="replace"))
         self.receive_into(memory)
-
-    def drop(self, value: bytes) -> None:
-        """Have the store forget a value.  Raises OSError."""
-        self.request(DROP, value, 0, 0)
-        self.expect_done()
 
     def say_gone(self, why: str) -> None:
         data = why.encode()
@@ -175,20 +168,29 @@ def stripes(nbytes: int) -> list[tuple[int, int]]:
     return [(start, min(size, nbytes - start)) for start in range(0, nbytes, size)]
 
 
-def in_parallel(tasks: Sequence[Callable[[], None]]) -> None:
-    """Run all of them, each on a thread; raise the error of the first that failed."""
-    first, *others = (_Outcome(task) for task in tasks)
+def in_stripes(nbytes: int, move: Callable[[int, int], None]) -> None:
+    """Move each stripe of a value, all at once; raise the error of the first that failed."""
+    errors: list[Exception] = []
+
+    def run(start: int, length: int) -> None:
+        try:
+            move(start, length)
+        except Exception as error:
+            # Without its frames: they hold this, and the memory of the value.
+            errors.append(error.with_traceback(None))
+
+    first, *others = stripes(nbytes)
     threads = [
-        threading.Thread(target=other.run, name="remotely-bulk", daemon=True) for other in others
+        threading.Thread(target=run, args=stripe, name="remotely-bulk", daemon=True)
+        for stripe in others
     ]
     for thread in threads:
         thread.start()
-    first.run()
+    run(*first)
     for thread in threads:
         thread.join()
-    for outcome in (first, *others):
-        if outcome.error is not None:
-            raise outcome.error
+    if errors:
+        raise errors.pop(0)
 
 
 def fetch(address: BulkAddress, value: bytes, memory: memoryview) -> None:
@@ -198,20 +200,7 @@ def fetch(address: BulkAddress, value: bytes, memory: memoryview) -> None:
         with connect(address) as connection:
             connection.pull(value, start, memory[start : start + nbytes])
 
-    in_parallel([partial(pull, *stripe) for stripe in stripes(memory.nbytes)])
-
-
-class _Outcome:
-    def __init__(self, task: Callable[[], None]) -> None:
-        self._task = task
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            self._task()
-        except Exception as error:
-            # Without its frames: they hold this, and the memory of the value.
-            self.error = error.with_traceback(None)
+    in_stripes(memory.nbytes, pull)
 
 
 def connect(address: BulkAddress) -> Connection:

@@ -1,1 +1,1 @@
-"""How a value travels: pickles, buffers, shared memory, source code and files."""
+"""Values on their way: pickles, buffers, shared memory, source code and files."""

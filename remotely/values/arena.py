@@ -1,17 +1,20 @@
 """Shared memory that this process lends to others of its machine, for large values.
 
-    the lender     copies a value into a block of its arena, and sends a Loan in its place
-    the borrower   maps the arena once, and gets arrays that are views of the block (borrowing.py)
-    the end        when the last view is gone, the borrower sets a byte in the arena's table, and
-                   sends no message.  The lender reads the table when it needs room, and takes the
-                   block back
+The table at its start has a byte for each loan, its slot:
+
+    0        LENT      the lender has copied a value into a block, and sends a Loan in its place
+    LENT     LET_GO    the last view of the block is gone at the borrower (borrowing.py), which
+                       sends no message
+    LET_GO   0         the lender looked, since it needs room or a second is over: another loan may
+                       have the slot.  The block is free when no loan of it is left
+    LENT     0         the borrower is seen to have ended, or never got the message
 
 Each byte has one writer at a time: the lender until the loan is sent, then the borrower, until its
-slot of the table says that it has released it.  A block that several borrow (a group's call, a ref)
-is mapped by each privately, copy on write.  So whatever arrives is writable and the borrower's own.
+slot says that it has released it.  A block that several borrow (a group's call, a ref) is mapped by
+each privately, copy on write.  So whatever arrives is writable and the borrower's own.
 
 The memory is a memory file (memory_file.py), which other processes of this machine and user can
-open.  A process that cannot open it gets everything by socket (memory_peer.py).
+open.  A process that cannot open it gets everything by socket (payload.py).
 
 Rejected: one arena per machine, owned by the worker (its bookkeeping needs a lock across processes,
 which a killed process leaves locked, and a client's values would outlive the client); POSIX shared
@@ -25,7 +28,8 @@ import os
 import secrets
 import weakref
 from collections import deque
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -45,7 +49,8 @@ TIDY_EVERY_S = 1.0
 IDLE_TICKS = 10  # of `tidy`, after which free memory goes back to the machine
 VARIABLE = "REMOTELY_ARENA"  # bytes, or "2GiB"; 0 sends everything by socket
 
-LENT, LET_GO = 1, 2  # what a slot of the table may say, besides 0
+LENT, LET_GO = 1, 2  # see above
+_LET_GO = bytes([LET_GO])
 
 
 class ArenaAddress(msgspec.Struct, frozen=True, array_like=True):
@@ -89,10 +94,13 @@ class Block:
 
 
 class StoredValue(NamedTuple):
-    """A value in the arena, ready to be lent, until it is passed to `Arena.let_go`."""
+    """A value in the arena, ready to be lent, until it is passed to `Arena.let_go`.
 
-    block: Block | None
-    others: list[Block]  # of refs among its buffers
+    blocks   its own, if it `has_own`, and those of refs among its buffers
+    """
+
+    blocks: list[Block]
+    has_own: bool
     pieces: list[tuple[int, int, int]]
     has_payload: bool
 
@@ -127,37 +135,33 @@ class Arena:
         has_payload = sum(sizes) >= SHARE_FROM_BYTES
         with self._lock:
             self._idle_ticks = 0
-            others: list[Block] = []
             found = [self._pinned.get(id(buffer.obj)) for buffer in encoded.buffers]
             fresh = [b for b, pin in zip(encoded.buffers, found, strict=True) if pin is None]
-            total = sum(_aligned(buffer.nbytes) for buffer in fresh)
-            total += _aligned(sum(sizes)) if has_payload else 0
-            block = None
+            total = sum(aligned(buffer.nbytes) for buffer in fresh)
+            total += aligned(sum(sizes)) if has_payload else 0
+            blocks: list[Block] = []
             if total:
-                offset = self._take(total)
-                if offset is None:
-                    self._warn()
+                if (block := self._take(total)) is None:
                     return None
-                block = Block(offset, total)
+                blocks.append(block)
             pieces = []
             at = 0
             if has_payload:
                 pieces.append((0, 0, sum(sizes)))
-                at = _aligned(sum(sizes))
-            first_other = 1 if block else 0
+                at = aligned(sum(sizes))
             for buffer, pin in zip(encoded.buffers, found, strict=True):
                 if pin is None:
                     pieces.append((0, at, buffer.nbytes))
-                    at += _aligned(buffer.nbytes)
+                    at += aligned(buffer.nbytes)
                     continue
                 other, start = pin
-                if other not in others:
-                    others.append(other)
+                if other not in blocks:
+                    blocks.append(other)
                     other.holders += 1
-                pieces.append((first_other + others.index(other), start, buffer.nbytes))
-        if block is not None:
-            self._write(block, [*encoded.pieces] if has_payload else [], fresh)
-        return StoredValue(block, others, pieces, has_payload)
+                pieces.append((blocks.index(other), start, buffer.nbytes))
+        if total:
+            self._write(blocks[0], encoded.pieces if has_payload else (), fresh)
+        return StoredValue(blocks, total > 0, pieces, has_payload)
 
     def lend(self, placed: StoredValue, borrower: Borrower, private: bool) -> Loan | None:
         """Lend a value to one borrower; return None if there are too many loans.
@@ -165,19 +169,18 @@ class Arena:
         Without `private` the borrower writes into the block itself, so it must be the only one.
         """
         with self._lock:
-            blocks = [placed.block, *placed.others] if placed.block else placed.others
-            if len(self._free_slots) < len(blocks):
+            if len(self._free_slots) < len(placed.blocks):
                 self._reclaim()
-                if len(self._free_slots) < len(blocks):
+                if len(self._free_slots) < len(placed.blocks):
                     return None
             lent = []
-            for i, block in enumerate(blocks):
+            for i, block in enumerate(placed.blocks):
                 slot = self._free_slots.pop()
                 self._top = max(self._top, slot + 1)
                 self._map[slot] = LENT
                 self._lent[slot] = block, borrower
                 block.holders += 1
-                own = i == 0 and placed.block is not None and not private
+                own = i == 0 and placed.has_own and not private
                 lent.append((slot, self._start + block.offset, block.nbytes, not own))
         return Loan(self.address.lender, lent, placed.pieces, placed.has_payload)
 
@@ -188,23 +191,19 @@ class Arena:
         """
         with self._lock:
             self._idle_ticks = 0
-            offset = self._take(max(1, nbytes))
-            if offset is None:
-                self._warn()
-                return None
-        return StoredValue(Block(offset, nbytes), [], [(0, 0, nbytes)], False)
+            block = self._take(nbytes)
+        return StoredValue([block], True, [(0, 0, nbytes)], False) if block else None
 
     def memory_of(self, placed: StoredValue) -> memoryview:
         """Return the memory of a reserved value, for as long as the value is not let go."""
-        assert placed.block is not None
-        begin = self._start + placed.block.offset
-        return self._memory[begin : begin + placed.block.nbytes]
+        (block,) = placed.blocks
+        begin = self._start + block.offset
+        return self._memory[begin : begin + block.nbytes]
 
     def keep(self, placed: StoredValue) -> memoryview:
         """Return the memory of a reserved value, which is let go with the last view of it."""
-        assert placed.block is not None
-        begin, nbytes = self._start + placed.block.offset, placed.block.nbytes
-        owner = (ctypes.c_ubyte * nbytes).from_buffer(self._map, begin)
+        (block,) = placed.blocks
+        owner = self._part(block, 0, block.nbytes)
         weakref.finalize(owner, self.let_go, placed).atexit = False
         return memoryview(owner).cast("B")
 
@@ -213,7 +212,7 @@ class Arena:
         (slot, *_), *_ = loan.blocks
         with self._lock:
             lent = self._lent.get(slot)  # another loan may have the slot by now
-            return lent is not None and lent[0] is placed.block and self._map[slot] == LENT
+            return lent is not None and lent[0] in placed.blocks and self._map[slot] == LENT
 
     def take_back(self, loan: Loan) -> None:
         """Undo a loan that never reached its borrower."""
@@ -236,12 +235,10 @@ class Arena:
         The value is released when the last of them is gone.  A buffer that is being sent, or that a
         repeatable call holds, outlives the ref.
         """
-        blocks = [placed.block, *placed.others] if placed.block else placed.others
         views = []
         for which, start, nbytes in placed.pieces:
-            block = blocks[which]
-            begin = self._start + block.offset + start
-            owner = (ctypes.c_ubyte * nbytes).from_buffer(self._map, begin)
+            block = placed.blocks[which]
+            owner = self._part(block, start, nbytes)
             self._pinned[id(owner)] = block, start
             views.append(memoryview(owner).cast("B"))
         left = [id(view.obj) for view in views]
@@ -282,40 +279,44 @@ class Arena:
             self._reclaim()
             return self._blocks.taken_bytes
 
-    def _take(self, nbytes: int) -> int | None:
+    def _part(self, block: Block, start: int, nbytes: int) -> Any:
+        """Return an object that is part of a block, and can be referred to weakly."""
+        begin = self._start + block.offset + start
+        return (ctypes.c_ubyte * nbytes).from_buffer(self._map, begin)
+
+    def _take(self, nbytes: int) -> Block | None:
+        """Return a new block; None if there is no room, which is said once."""
         self._reclaim()
         offset = self._blocks.take(nbytes)
         if offset is None:
             self._end_loans_of_the_dead()
             offset = self._blocks.take(nbytes)
-        return offset
+        if offset is None:
+            self._warn()
+            return None
+        return Block(offset, nbytes)
 
     def _write(
-        self, block: Block, pieces: list[bytes | memoryview], buffers: list[memoryview]
+        self, block: Block, pieces: Sequence[bytes | memoryview], buffers: list[memoryview]
     ) -> None:
         begin = at = self._start + block.offset
         for piece in pieces:
             self._memory[at : at + len(piece)] = piece
             at += len(piece)
-        at = begin + _aligned(at - begin)
+        at = begin + aligned(at - begin)
         for buffer in buffers:
             self._memory[at : at + buffer.nbytes] = buffer
-            at += _aligned(buffer.nbytes)
+            at += aligned(buffer.nbytes)
 
     def _reclaim(self) -> None:
         """Take back what borrowers have released, and what will not be lent any more."""
         while self._dropped:
             placed = self._dropped.popleft()
-            for block in [placed.block, *placed.others]:
-                if block is not None:
-                    self._drop(block)
-        slot = self._find(0)
-        while slot >= 0:
+            for block in placed.blocks:
+                self._drop(block)
+        slot = -1
+        while (slot := self._map.find(_LET_GO, slot + 1, self._top)) >= 0:
             self._end_loan(slot)
-            slot = self._find(slot + 1)
-
-    def _find(self, start: int) -> int:
-        return self._map.find(_LET_GO, start, self._top)
 
     def _end_loan(self, slot: int) -> None:
         self._map[slot] = 0
@@ -347,7 +348,6 @@ class Arena:
             )
 
 
-_LET_GO = bytes([LET_GO])
 _ours: Arena | None = None
 _making = RLock()
 
@@ -409,5 +409,6 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _aligned(nbytes: int) -> int:
+def aligned(nbytes: int) -> int:
+    """Return how far from the start of a buffer the next one starts."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

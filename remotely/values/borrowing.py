@@ -6,12 +6,13 @@ sends no message.
 
 A fork copies views.  From then on the child and its parent each have their own:
 
-    before   each borrowed block is mapped copy-on-write, at the address where it is.  What either
-             process writes stays with it, as with any other memory
-    after    pages that neither has written are still the lender's, which must not change them.  So
-             the block is released when the last view in the parent is gone, and all children have
-             ended that were forked while it was borrowed, with the children of their own.  `tidy`
-             looks whether they have
+    1. before it, each borrowed block is mapped copy-on-write, at the address where it is.  What
+       either process writes stays with it, as with any other memory
+    2. pages that neither has written are still the lender's, which must not change them.  So when
+       the last view in the parent is gone, the block waits in `_dropped`
+    3. it is released when all children have ended that were forked while it was borrowed, with the
+       children of their own.  `tidy` looks whether they have: once all of them have lost the map
+       of a memory file, the witness, the kernel allows a seal on it
 
 A child that drops its copies releases nothing: as a rule its parent's frames live on in it.
 """
@@ -131,7 +132,7 @@ class Lender:
             borrowed.map.madvise(mmap.MADV_DONTNEED, borrowed.offset, pages)  # written here
             self._in_private.pop(borrowed.offset, None)
         if _forks and borrowed.is_read_by_forks():
-            _dropped.append(borrowed)
+            _dropped.append(borrowed)  # 2
         elif borrowed.is_isolated:
             borrowed.give_back()
         else:  # as it does, for the many
@@ -154,15 +155,15 @@ def tidy() -> None:
             if borrowed.is_read_by_forks():
                 _dropped.append(borrowed)
             else:
-                borrowed.give_back()
+                borrowed.give_back()  # 3
 
 
 class _Fork:
     """A fork of this process, until its child has ended, with all of the child's own children.
 
-    They inherit a map of a memory file, the witness, and lose it when they end or execute another
-    program, whatever descriptors they close.  The kernel seals a file against writing only if no
-    process has it mapped for writing (man 2 fcntl, F_SEAL_WRITE).
+    They inherit the map of the witness, and lose it when they end or execute another program,
+    whatever descriptors they close.  The kernel seals a file against writing only if no process has
+    it mapped for writing (man 2 fcntl, F_SEAL_WRITE).
 
     number     how many forks had been finished before it; not known until it is finished itself,
                since until then other threads receive what the child may inherit
@@ -207,7 +208,7 @@ _forking: dict[int, _Fork] = {}  # by thread
 def _before_fork() -> None:
     tidy()
     for borrowed in list(_outstanding.values()):
-        borrowed.isolate()
+        borrowed.isolate()  # 1
     _forking[threading.get_ident()] = fork = _Fork()
     _forks.add(fork)
 

@@ -1,4 +1,4 @@
-"""Which way the code of a module travels: by name, as source, or by value.
+"""The way in which the code of a module travels: by name, as source, or by value.
 
     INSTALLED   its classes and functions go by name, and are imported over there: the standard
                 library; `remotely` and `remotely_rl`; whatever lies in a site-packages or

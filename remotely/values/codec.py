@@ -8,11 +8,11 @@ only authenticated peers reach it, and the master never does.
 
     value                          arrives
     numpy array                    equal, with its dtype and order; writable, unless the buffers
-                                   that `decode` is given are read-only (arrays.py)
+                                   that `decode` is given are read-only (picklers.py)
     torch tensor, CPU and dense    equal, contiguous; two that share storage arrive as copies,
                                    though the same tensor twice (tied weights) stays one
     any other tensor               as torch itself pickles it
-    an exception                   as itself, whatever its class's `__init__` takes (error_copy.py)
+    an exception                   as itself, whatever its class's `__init__` takes (picklers.py)
     a lock among globals           a new one (locks.py)
     a SharedArray                  the same memory (shared_array.py)
     a module made by hand          a copy, with its classes, functions and globals
@@ -22,24 +22,21 @@ import ctypes
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from remotely.errors import NotPicklable
 from remotely.values import in_transit
-from remotely.values.arrays import REDUCERS, SMALL_BUFFER_BYTES, learn_types
 from remotely.values.in_transit import InTransit, Used
 from remotely.values.picklers import (
+    REDUCERS,
+    SMALL_BUFFER_BYTES,
     ByValuePickler,
     PlainPickler,
-    SearchingPickler,
-    globals_of,
+    learn_types,
 )
 from remotely.values.unpicklable import (
     PartNames,
-    Pickling,
-    UnpicklablePart,
-    find_unpicklable_part,
     not_picklable_message,
 )
 
@@ -86,7 +83,7 @@ def encode(value: object, what: PartNames = "the value", *, in_band: bool = Fals
     try:
         return _encode(ByValuePickler, value, in_band)
     except Exception as error:
-        raise NotPicklable(not_picklable_message(value, what, error, _BY_VALUE)) from error
+        raise NotPicklable(not_picklable_message(value, what, error)) from error
 
 
 def encode_atoms(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded | None:
@@ -107,7 +104,7 @@ def decode(payload: bytes | memoryview, buffers: Sequence[object] = ()) -> Any:
 def parts(
     payload: bytes | memoryview, buffers: Sequence[memoryview]
 ) -> tuple[bytes | pickle.PickleBuffer, list[pickle.PickleBuffer]]:
-    """Return the arguments of `decode_parts`, for something that pickles as what it encoded."""
+    """Return the arguments of `decode`, for something that pickles as what it encoded."""
     head = payload if isinstance(payload, bytes) else _pickle_buffer(payload)
     return head, out_of_band(buffers)
 
@@ -130,11 +127,6 @@ def _pickle_buffer(view: memoryview) -> pickle.PickleBuffer:
     return pickle.PickleBuffer((ctypes.c_ubyte * view.nbytes).from_buffer(view))
 
 
-def decode_parts(payload: bytes | memoryview, buffers: Sequence[object]) -> object:
-    """Unpickle a value that was pickled within another one."""
-    return decode(payload, buffers)
-
-
 # Pickling these needs no pickler of ours: they hold nothing, and have no buffers.
 _ATOMS = frozenset((type(None), bool, int, float, complex, str))
 
@@ -154,7 +146,9 @@ def _encode(
         buffers.append(view)
         return False
 
-    dump = pickler(_Pieces(pieces.append), protocol=5, buffer_callback=keep).dump
+    # What is written is kept as it is: large bytes of the value are not copied.
+    file = SimpleNamespace(write=pieces.append)
+    dump = pickler(file, protocol=5, buffer_callback=keep).dump
     travelling: Sequence[InTransit] = ()
     if not Used.ever:
         dump(value)
@@ -168,28 +162,3 @@ def _encode(
 
 def _flat(piece: Any) -> memoryview:
     return piece.raw() if isinstance(piece, pickle.PickleBuffer) else memoryview(piece)
-
-
-class _Pieces:
-    """A file that keeps what is written as it is: large bytes of the value are not copied."""
-
-    __slots__ = ("write",)
-
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        self.write = write
-
-
-def find_unpicklable(value: object, path: str) -> UnpicklablePart | None:
-    """Return the innermost part of a value that cannot be sent; None if all of it can."""
-    return find_unpicklable_part(value, path, _BY_VALUE)
-
-
-def _error_of(value: object, around: Sequence[object]) -> Exception | None:
-    try:
-        _encode(partial(SearchingPickler, frozenset(map(id, around))), value)
-    except Exception as error:
-        return error
-    return None
-
-
-_BY_VALUE = Pickling(_error_of, globals_of)

@@ -1,4 +1,4 @@
-"""What must live until a pickle has been read: shared arrays, which travel as addresses.
+"""Shared arrays in transit: they travel as addresses, and must live until the pickle has been read.
 
 `codec.encode` collects them.  Then the call that has them among its arguments holds them until its
 outcome (`CallFuture.travelling`), and so does a ref.  An actor does not learn when its result has

@@ -1,4 +1,4 @@
-"""The two picklers: plain, and by value.
+"""The two picklers, and what they do beyond pickle: plain, and by value.
 
     plain       pickle itself, in C; most calls need no more.  It gives up at the first class or
                 function that goes by value (see by_value.py)
@@ -6,15 +6,19 @@
 
 What is local to a module that can be imported over there (a lambda, a class within a function)
 goes by value too, but its globals are those of the module over there.  What is local to a module
-that cannot be imported there takes along the globals that it uses.
+that cannot be imported there takes along the globals that it uses.  Locks among them, and among the
+members of a class, are created anew over there.  The memory of NumPy arrays and PyTorch tensors
+travels out of band, uncopied; neither library is imported here, except by a tensor that arrives.
 """
 
 import pickle
 import sys
 import typing
+import uuid
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
+from contextvars import Context, ContextVar
 from functools import _lru_cache_wrapper, cached_property, lru_cache, partialmethod
 from importlib import import_module
 from types import CodeType, FunctionType, ModuleType
@@ -23,10 +27,13 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import cloudpickle.cloudpickle
 
-from remotely.values.arrays import REDUCERS
 from remotely.values.by_value import Way, way_of
-from remotely.values.error_copy import reduce_error
-from remotely.values.locks import recreated_types, with_new_locks
+
+# A smaller buffer is copied into the payload.  A frame of its own costs 6 microseconds more on its
+# way (its encryption, its bookkeeping); the copies cost as much only from 16 KiB up.
+SMALL_BUFFER_BYTES = 8192
+
+REDUCERS: dict[type, Callable[[Any], Any]] = {}
 
 
 class GoesByValue(Exception):
@@ -283,3 +290,206 @@ def _reduce_module(module: ModuleType) -> tuple[Any, ...]:
     """As cloudpickle does, but in two steps, so that a module may refer to itself."""
     state = {k: v for k, v in vars(module).items() if k not in _MODULE_FINDING}
     return ModuleType, (module.__name__,), with_new_locks(state)
+
+
+# --- arrays and tensors ---------------------------------------------------------------------------
+
+
+def learn_types() -> None:
+    """Enter the exact types of arrays and tensors, once their modules are loaded."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if (array := getattr(numpy, "ndarray", None)) is not None:
+        REDUCERS[array] = _reduce_array
+    # Another thread may be in the middle of importing torch.
+    if (parameter := getattr(getattr(torch, "nn", None), "Parameter", None)) is not None:
+        REDUCERS[sys.modules["torch"].Tensor] = REDUCERS[parameter] = _reduce_tensor
+
+
+_NUMBERS = "biufc"  # kinds whose memory may be had as a buffer, and whose name says all
+
+
+class _Writable:
+    """The memory of a read-only array as if it were writable; nobody here writes to it.
+
+    Pickle marks a read-only buffer as such, and it would arrive as a read-only array.  What was
+    read-only here is no business of the copy over there.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.array = array  # keeps the memory
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (array.nbytes,),
+            "data": (address, False),
+        }
+
+
+def _reduce_array(array: Any) -> Any:
+    """Send numbers as their memory and shape; leave what else there is to numpy.
+
+    numpy itself would rebuild each array by four Python calls, send strided ones in band, and
+    read-only ones as such.
+    """
+    flags = array.flags
+    if array.dtype.hasobject:
+        return NotImplemented
+    if not flags.forc or (not flags.writeable and array.nbytes < SMALL_BUFFER_BYTES):
+        array = array.copy("A")  # in its order, if it has one
+        flags = array.flags
+    numpy = sys.modules["numpy"]
+    order = "C" if flags.c_contiguous else "F"
+    if not flags.writeable:
+        array = numpy.asarray(_Writable(array)).view(array.dtype).reshape(array.shape, order=order)
+    if array.dtype.kind not in _NUMBERS:
+        return array.__reduce_ex__(5)
+    buffer = pickle.PickleBuffer(array)
+    return numpy.ndarray, (array.shape, array.dtype.str, buffer, 0, None, order)
+
+
+def _reduce_tensor(tensor: Any) -> Any:
+    torch = sys.modules["torch"]
+    if (
+        tensor.device.type != "cpu"
+        or tensor.layout is not torch.strided
+        or tensor.is_quantized
+        or tensor.__dict__  # attributes of the user's
+        or tensor._backward_hooks
+    ):
+        return NotImplemented
+    values = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # As bytes, because numpy knows no bfloat16; flat, because a scalar has no bytes to view.
+    flat = values.reshape(-1).view(torch.uint8).numpy()
+    is_parameter = type(tensor) is torch.nn.Parameter
+    shape = tuple(tensor.shape)
+    arguments = (pickle.PickleBuffer(flat), tensor.dtype, shape, tensor.requires_grad, is_parameter)
+    return _tensor_from, arguments
+
+
+def _tensor_from(
+    buffer: Any, dtype: Any, shape: tuple[int, ...], requires_grad: bool, is_parameter: bool
+) -> Any:
+    """Rebuild a tensor on its buffer.
+
+    It is copied if the buffer is read-only, since torch knows no read-only tensors and a write
+    would reach every other reader; and if it starts between two elements, which torch's kernels
+    do not expect.
+    """
+    import numpy  # noqa: ICN001, PLC0415 - needed only for tensors
+    import torch  # noqa: PLC0415 - `remotely` never imports torch unless a tensor arrives
+
+    array = numpy.frombuffer(buffer, numpy.uint8)
+    address, read_only = array.__array_interface__["data"]
+    if read_only or address % 8:
+        array = array.copy()
+    tensor = torch.from_numpy(array).view(dtype).reshape(shape)
+    if is_parameter:
+        return torch.nn.Parameter(tensor, requires_grad)
+    return tensor.requires_grad_(requires_grad)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+# Exceptions pickle as a call of their class with `args`, which is what was passed to
+# `Exception.__init__`.  A class whose own `__init__` takes something else, a code and a message and
+# passes on a sentence, can so be pickled, but not unpickled.  Here they pickle as a call of
+# `make_error`, wherever in a value they are: raised, passed, returned, or in an ExceptionGroup.
+
+
+def reduce_error(error: BaseException) -> Any:
+    """Return how an error is pickled, for a pickler's `reducer_override`."""
+    if type(error).__module__ == "builtins":
+        return NotImplemented
+    reduced = error.__reduce_ex__(5)
+    if isinstance(reduced, tuple) and reduced[0] is type(error):
+        make, args, *rest = reduced
+        return make_error, (make, args), *rest
+    return reduced
+
+
+def make_error(cls: type[BaseException], args: tuple[Any, ...]) -> Any:
+    """Call the class as pickle would; if it does not take that, go without its `__init__`."""
+    try:
+        return cls(*args)
+    except Exception:
+        error = cls.__new__(cls, *args)
+        built_in: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
+        with suppress(Exception):
+            built_in.__init__(error, *args)  # an OSError's errno
+        error.args = args
+        return error
+
+
+# --- locks and their like -------------------------------------------------------------------------
+
+# They do not pickle.  Over there each becomes one new lock, however often it arrives, as running
+# the module again would make it.  So does a ContextVar, with its default.
+
+_Ids = MutableMapping[object, str]
+_Kept = MutableMapping[str, object]
+
+_id_of: _Ids = WeakKeyDictionary()
+_sent: _Kept = WeakValueDictionary()
+_made: _Kept = {}  # for good: what is held must not be made once more
+_id_of_variable: _Ids = {}  # for good: Python has no weak references to them
+_RECREATED: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+
+
+def recreated_types() -> dict[type, Callable[[Any], tuple[Any, ...]]]:
+    """Return what is created anew: its type, and what tells its maker and the arguments of that."""
+    if not _RECREATED:
+        threading: Any = sys.modules["threading"]  # whose locks these are; nothing locks here
+        for name in ("Lock", "RLock", "local", "Condition", "Event"):
+            make = getattr(threading, name)
+            _RECREATED[type(make())] = lambda _, make=make: (make,)  # type: ignore[misc]
+        _RECREATED[threading.Semaphore] = lambda made: (type(made), made._value)
+        _RECREATED[threading.BoundedSemaphore] = lambda made: (type(made), made._initial_value)
+        _RECREATED[ContextVar] = lambda made: (_variable, made.name, *_default_of(made))
+    return _RECREATED
+
+
+def _default_of(variable: ContextVar[Any]) -> tuple[Any, ...]:
+    try:
+        return (Context().run(variable.get),)
+    except LookupError:
+        return ()
+
+
+def _variable(name: str, *default: Any) -> ContextVar[Any]:
+    return ContextVar(name, default=default[0]) if default else ContextVar(name)
+
+
+class _NewLock:
+    """Stands in for a lock where it is pickled."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        ids, kept = _books_of(self.lock)
+        made_id = ids.setdefault(self.lock, uuid.uuid4().hex)
+        kept.setdefault(made_id, self.lock)
+        return _new_lock, (made_id, *recreated_types()[type(self.lock)](self.lock))
+
+
+def _books_of(lock: object) -> tuple[_Ids, _Kept]:
+    return (_id_of_variable, _made) if isinstance(lock, ContextVar) else (_id_of, _sent)
+
+
+def _new_lock(made_id: str, make: Callable[..., object], *args: object) -> object:
+    """Return the lock of this process for one of another, the same each time."""
+    found = _sent.get(made_id)
+    if found is None:
+        found = _made.get(made_id)
+    if found is None:
+        found = _made.setdefault(made_id, make(*args))
+        ids, _ = _books_of(found)
+        ids[found] = made_id
+    return found
+
+
+def with_new_locks(members: dict[str, Any]) -> dict[str, Any]:
+    """Return the globals of a function, or the members of a class, as they are to be sent."""
+    kinds = recreated_types()
+    return {k: _NewLock(v) if type(v) in kinds else v for k, v in members.items()}

@@ -1,17 +1,23 @@
-"""What an error of a method becomes on its way to the caller: a pickle, if it has one, and text.
+"""The error of a method on its way to the caller: a pickle, if it has one, and text.
 
 The text is the traceback of the process that raised it.  It always arrives: as the cause of the
 error or, if that cannot be made again over there, as the message of an ActorRaised.
+
+An actor has no file for code that was sent by value: cells of a notebook, and the script itself on
+another machine.  Here linecache knows their lines, and they are added to the text.
 """
 
+import linecache
+import os
+import re
+import stat
 import traceback
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from remotely.errors import ActorRaised, RemotelyError, RemoteTraceback
-from remotely.values import codec, source_finder
-from remotely.values.source_lines import with_source_lines
+from remotely.values import codec, sources
 
 
 class RaisedError(NamedTuple):
@@ -21,7 +27,7 @@ class RaisedError(NamedTuple):
 
 def pack(error: BaseException, heading: str, ours: Collection[str]) -> RaisedError:
     """Return what travels.  Frames of `ours`, modules at the top of the traceback, are left out."""
-    note = source_finder.missing_here(error)
+    note = sources.missing_here(error)
     if note:
         error.add_note(note)
     trace = traceback.format_exception(type(error), error, _users_part(error, ours))
@@ -55,3 +61,34 @@ def _users_part(error: BaseException, ours: Collection[str]) -> Any:
     while trace is not None and trace.tb_frame.f_globals.get("__name__") in ours:
         trace = trace.tb_next
     return trace or here
+
+
+# --- source lines that a remote traceback lacks ---------------------------------------------------
+
+# The text comes from a process that may be compromised, and may name any file.  So no file is
+# opened that could block or fill the memory: a device, a pipe, a file of /proc, a huge file.
+
+MAX_FILE_BYTES = 16 << 20
+
+_FRAME = re.compile(r'(?P<margin>[ |+-]*)File "(?P<file>.+)", line (?P<number>\d{1,9}), in ')
+
+
+def with_source_lines(text: str) -> str:
+    """Return a traceback with a line of source below each frame for which there is one here."""
+    lines = text.split("\n")
+    out = []
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        out.append(line)
+        if (frame := _FRAME.match(line)) and not below.startswith(frame["margin"] + "  "):
+            with suppress(Exception):  # the name of a file may be anything
+                source = _line(frame["file"], int(frame["number"]))
+                out += [f"{frame['margin']}  {source}"] if source else []
+    return "\n".join(out)
+
+
+def _line(file: str, number: int) -> str:
+    if file not in linecache.cache:  # cells are, and what tracebacks have shown
+        found = os.stat(file)
+        if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size <= MAX_FILE_BYTES:
+            return ""
+    return linecache.getline(file, number).strip()

@@ -1,10 +1,11 @@
-"""What arguments refer to without containing it: futures, refs, and results in a store.
+"""References in arguments to what they do not contain: futures, refs, and results in a store.
 
     while a call is pickled   a future among its arguments is noted, and its number is pickled
     before the call leaves    each becomes an entry: the value, or where the value is
     where the call arrives    the entries are fetched or unpickled first, and then the arguments
 
-So arguments are pickled when you make the call, and futures may be done later.
+So arguments are pickled when you make the call, and futures may be done later.  An object notes
+itself in its `__reduce__`: a future always, a large ref if the call goes to another machine.
 """
 
 import copy
@@ -16,17 +17,51 @@ from typing import Any, NamedTuple
 import msgspec
 
 from remotely.errors import RemotelyError
-from remotely.values import codec, notes
-from remotely.values.memory_peer import Unpacked
+from remotely.values import codec
 from remotely.values.owned import Owned
-from remotely.values.parcel import Parcel
+from remotely.values.payload import Parcel, Unpacked
+
+
+class Notes:
+    """What was noted for a call to these actors, in the order of the numbers.
+
+    There are none if it is not known yet which actor the call is for.  `kept` are the actors whose
+    handles are among the arguments, which have to live until the call has its outcome.
+    """
+
+    __slots__ = ("_numbers", "kept", "remotes", "things")
+
+    def __init__(self, remotes: Sequence[Any]) -> None:
+        self.remotes = remotes
+        self.things: list[Any] | tuple[()] = ()  # there is one of these for each call: no list yet
+        self.kept: list[Any] | tuple[()] = ()
+        self._numbers: dict[int, int]  # by the id of a thing
+
+    def keep(self, actor: object) -> None:
+        self.kept = self.kept or []
+        self.kept.append(actor)
+
+    def number_of(self, thing: object) -> int:
+        if isinstance(self.things, tuple):
+            self.things, self._numbers = [], {}
+        number = self._numbers.setdefault(id(thing), len(self.things))
+        if number == len(self.things):
+            self.things.append(thing)
+        return number
 
 
 class _Local(threading.local):
-    entries: Sequence[Any] = ()  # while a call is unpickled
+    """What this thread is doing.
+
+    notes    where things note themselves, while a call is pickled
+    entries  those of a call, while it is unpickled
+    """
+
+    notes: Notes | None = None
+    entries: Sequence[Any] = ()
 
 
-_local = _Local()
+local = _Local()
 
 # How this process fetches what is in a store; an actor sets it.
 fetch_parcel: Callable[[Parcel], Unpacked] | None = None
@@ -34,7 +69,7 @@ fetch_parcel: Callable[[Parcel], Unpacked] | None = None
 
 def noted(thing: object) -> tuple[Any, ...] | None:
     """Return what to pickle in the place of a thing; None if nobody notes."""
-    found = notes.local.notes
+    found = local.notes
     return None if found is None else entry(found.number_of(thing))
 
 
@@ -106,21 +141,21 @@ def of_argument(error: BaseException, name: str) -> BaseException:
 
 def arrive(entries: Sequence[Any], payload: bytes | memoryview, buffers: Sequence[Any]) -> Any:
     """Unpickle arguments that refer to these entries."""
-    before, _local.entries = _local.entries, entries
+    before, local.entries = local.entries, entries
     try:
-        return codec.decode_parts(payload, buffers)
+        return codec.decode(payload, buffers)
     finally:
-        _local.entries = before
+        local.entries = before
 
 
 def _entry(number: int) -> Any:
-    return _local.entries[number]
+    return local.entries[number]
 
 
 def _fetch(data: bytes) -> Any:
     if fetch_parcel is None:
         raise RemotelyError("only an actor fetches results of other actors")
-    return codec.decode_parts(*fetch_parcel(_read(data)))
+    return codec.decode(*fetch_parcel(_read(data)))
 
 
 _write = msgspec.msgpack.Encoder().encode

@@ -3,7 +3,7 @@
 The memory is a memfd, as the arena's is (arena.py): it has no name in any file system, and is gone
 with the last process that holds it, whatever was killed.  A SharedArray pickles as the place where
 its sender has it, `/proc/<pid>/fd/<fd>`.  Its receiver opens that once, holds the memory itself
-from then on, and is the sender of whatever it passes on.  So it does not matter who made it.
+from then on, and is the sender of whatever it passes on.  So its maker may end.
 
 Between sending and opening, its sender keeps it (in_transit.py).  That it was opened, the receiver
 says without a message: it writes the receipt of the pickle into the last page of the memory.
@@ -83,7 +83,7 @@ class SharedArray:
 
     def _hold(self, fd: int, token: str, shape: tuple[int, ...], dtype: Any) -> None:
         """Map memory that is open as `fd`, or new memory of this process alone if that is -1."""
-        import numpy as np  # noqa: PLC0415 - `remotely` does not import numpy for who has no array
+        import numpy as np  # noqa: PLC0415 - only processes with arrays import numpy
 
         self._file = OwnedFd(fd) if fd >= 0 else None
         self._token = token

@@ -1,4 +1,6 @@
-"""Files that travel with a client: `connect(ship=["data/", "lib.py", "models/*.pt"])`.
+"""The surroundings of a client that a new actor is given: files, and the settings of the script.
+
+Files travel by `connect(ship=["data/", "lib.py", "models/*.pt"])`.
 
 A file is identified by the SHA-256 of its bytes.  A worker stores each file once, under
 `files/HASH`.  A client's tree is made of links into that store, under `trees/HASH OF THE LIST`, and
@@ -10,12 +12,15 @@ import contextlib
 import glob
 import hashlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from remotely.errors import RemotelyError
+from remotely.protocol.control import Prepare
 from remotely.protocol.resources import format_bytes
+from remotely.reporting import log_records
 
 MAX_FILE_BYTES = 2 << 30
 
@@ -185,3 +190,20 @@ def _digest(path: Path) -> str:
             "read it"
         )
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def prepare(
+    job: str, host: str, files: dict[str, str], concurrency: int, sources: bytes
+) -> Prepare:
+    """Return what a new actor is told of this process, so that the user's modules find there what
+    they would find here; `files` are shipped, `sources` the modules of the script."""
+    return Prepare(
+        job=job,
+        host=host,
+        path=[str(Path(entry).absolute()) for entry in sys.path],
+        files=files,
+        concurrency=concurrency,
+        argv=[str(word).encode(errors="replace").decode() for word in sys.argv],
+        log_levels=log_records.levels(),
+        sources=sources,
+    )

@@ -1,13 +1,16 @@
-"""Finds the part of a value that does not pickle, and says what to do about it.
+"""The search for the part of a value that does not pickle, and the advice about it.
 
-Nothing here pickles: the caller passes the functions that do.
+It searches by bisection, and pickles each part apart from what it lies in: a method leads back to
+its class, for one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import _lru_cache_wrapper, cached_property
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
+
+from remotely.values.picklers import SearchingPickler, globals_of
 
 # Limits on the depth of the search and on the length of a key that is shown.  In something that is
 # nested without end, the search stops much earlier, because no part of it is to blame.
@@ -18,18 +21,6 @@ _MAX_KEY_LETTERS = 40
 
 # What messages call a value; a tuple has a name for each item of a tuple.
 PartNames = str | tuple["PartNames", ...]
-
-
-class Pickling(NamedTuple):
-    """How a value is pickled.
-
-    error_of     the error that it ends with, apart from what it lies in: a method leads back to its
-                 class, for one
-    globals_of   what a function takes along
-    """
-
-    error_of: Callable[[object, Sequence[object]], Exception | None]
-    globals_of: Callable[[FunctionType], dict[str, Any]]
 
 
 class Refused(TypeError):
@@ -47,13 +38,13 @@ class UnpicklablePart(NamedTuple):
     advice: str = ""  # what it is and what to do, if we know
 
 
-def find_unpicklable_part(value: object, path: str, pickling: Pickling) -> UnpicklablePart | None:
+def find_unpicklable_part(value: object, path: str) -> UnpicklablePart | None:
     """Return the innermost part of a value that does not pickle; None if all of it does.
 
-    It searches by bisection, so each level costs a few times as much as pickling the value once.
+    Each level costs a few times as much as pickling the value once.
     """
     around: list[object] = []
-    error = pickling.error_of(value, around)
+    error = _error_of(value, around)
     if error is None:
         return None
     for _ in range(_MAX_DEPTH_OF_ENDLESS if _is_endless(error) else _MAX_DEPTH):
@@ -61,7 +52,7 @@ def find_unpicklable_part(value: object, path: str, pickling: Pickling) -> Unpic
             break
         around.append(value)
         try:
-            found = _first_bad(_children(value, path, pickling), around, pickling)
+            found = _first_bad(_children(value, path), around)
         except Exception:  # a user's object may raise at the least touch
             break
         if found is None:
@@ -70,15 +61,13 @@ def find_unpicklable_part(value: object, path: str, pickling: Pickling) -> Unpic
     return UnpicklablePart(path, _type_name(value), error, _advice(value, error))
 
 
-def not_picklable_message(
-    value: object, what: PartNames, error: Exception, pickling: Pickling
-) -> str:
+def not_picklable_message(value: object, what: PartNames, error: Exception) -> str:
     """Return the sentence about a value that did not pickle."""
     root = what if isinstance(what, str) else ""
     named = [("" if " " in root else root, value)] if root else list(_named(what, value))
     culprit = UnpicklablePart("", _type_name(value), error, _advice(value, error))
     for name, part in named:
-        if (found := find_unpicklable_part(part, name, pickling)) is not None:
+        if (found := find_unpicklable_part(part, name)) is not None:
             culprit = found
             break
     reason = f"{type(culprit.error).__name__}: {_shown(culprit.error)}"
@@ -96,6 +85,16 @@ def not_picklable_message(
         f"{where} cannot be sent: it is a {culprit.type_name}, which does not pickle ({reason}); "
         "leave it out (`__getstate__`), or make it over there"
     )
+
+
+def _error_of(value: object, around: Sequence[object]) -> Exception | None:
+    """Return the error with which pickling a value ends, without what is around it."""
+    ids, nowhere = frozenset(map(id, around)), SimpleNamespace(write=len)
+    try:
+        SearchingPickler(ids, nowhere, protocol=5, buffer_callback=lambda _: False).dump(value)
+    except Exception as error:
+        return error
+    return None
 
 
 def _named(what: PartNames, value: Any) -> Iterator[tuple[str, Any]]:
@@ -120,24 +119,24 @@ def _is_endless(error: Exception) -> bool:
 
 
 def _first_bad(
-    children: list[tuple[str, Any]], around: Sequence[object], pickling: Pickling
+    children: list[tuple[str, Any]], around: Sequence[object]
 ) -> tuple[str, Any, Exception] | None:
     """Return the first child that does not pickle by itself, by halving."""
     low, high = 0, len(children)
-    if pickling.error_of([child for _, child in children], around) is None:
+    if _error_of([child for _, child in children], around) is None:
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        if pickling.error_of([child for _, child in children[low:middle]], around) is not None:
+        if _error_of([child for _, child in children[low:middle]], around) is not None:
             high = middle
         else:
             low = middle
     path, child = children[low]
-    error = pickling.error_of(child, around)
+    error = _error_of(child, around)
     return None if error is None else (path, child, error)
 
 
-def _children(value: Any, path: str, pickling: Pickling) -> list[tuple[str, Any]]:
+def _children(value: Any, path: str) -> list[tuple[str, Any]]:
     """Return the parts of a value that pickle would go into, each with its path."""
     if type(value) is dict:
         items = [(f"{path}[{_key(k)}]", v) for k, v in value.items()]
@@ -147,7 +146,7 @@ def _children(value: Any, path: str, pickling: Pickling) -> list[tuple[str, Any]
     if type(value) in (set, frozenset):
         return [(f"an item of {path or 'it'}", item) for item in value]
     if isinstance(value, FunctionType):
-        return _function_children(value, path, pickling)
+        return _function_children(value, path)
     if isinstance(value, type):
         members = [(k, v) for k, v in vars(value).items() if k not in ("__dict__", "__weakref__")]
         return [(f"{path}.{name}", member) for name, member in members]
@@ -162,9 +161,7 @@ def _children(value: Any, path: str, pickling: Pickling) -> list[tuple[str, Any]
     return _state_children(value, path)
 
 
-def _function_children(
-    function: FunctionType, path: str, pickling: Pickling
-) -> list[tuple[str, Any]]:
+def _function_children(function: FunctionType, path: str) -> list[tuple[str, Any]]:
     """Return what a function brings along: the variables that it closes over, and its globals."""
     name = path or function.__name__
     code = function.__code__
@@ -176,7 +173,7 @@ def _function_children(
             continue
         what = f"the class {held.__name__!r}" if variable == "__class__" else repr(variable)
         found.append((f"{what} (used in {name})", held))
-    for used, part in pickling.globals_of(function).items():
+    for used, part in globals_of(function).items():
         found.append((f"the global {used!r} (used in {name})", part))
     found += [(f"{path}.{n}", v) for n, v in vars(function).items()]
     defaults = function.__defaults__ or ()

@@ -23,7 +23,7 @@ import msgspec
 from remotely.protocol import control
 from remotely.protocol.control import Logged
 from remotely.reporting import log_records
-from remotely.reporting.token_bucket import TokenBucket
+from remotely.reporting.throttled_log import TokenBucket
 
 KEEP_BYTES = 10 << 20  # of the file, then once more in FILE.1
 BYTES_A_SECOND = 256 << 10

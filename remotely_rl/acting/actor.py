@@ -21,7 +21,7 @@ from remotely_rl.acting.player import AgentOutput, Player, play
 from remotely_rl.config import Common
 from remotely_rl.environments import Environments, Episode
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.networks import precision
+from remotely_rl.networks import cuda_graphs, precision
 from remotely_rl.supervision import CrashReport, failures
 from remotely_rl.supervision.watchdog import SWITCH
 from remotely_rl.trees import Tree
@@ -78,6 +78,9 @@ class Actor:
         self.model = copy.deepcopy(model).eval()  # under REMOTELY_LOCAL it is the learner's own
         self.device = device_of(model)
         self.computes_in = precision.of(config.precision, self.model, self.device)
+        self.network: cuda_graphs.Network = self.model
+        if cuda_graphs.can_record(self.model, self.device):
+            self.network = cuda_graphs.Inference(self.model, self.computes_in)
         if not players:
             torch.set_num_threads(1)
         self.players = players or [Player.here(config, seed)]
@@ -138,11 +141,11 @@ class Actor:
             if not last:  # the next rollout starts with this observation
                 player.memory = memory.float()
         else:
-            policy, value = self.model(obs)
+            policy, value = self.network(obs)
         policy, value = policy.float().cpu(), value.float().cpu()
         if last:
             return AgentOutput(np.empty(0), np.empty(0, np.float32), value.numpy())
-        action = player.draw(actions.sample, policy)
+        action = actions.sample(policy, player.randoms)
         log_prob = actions.log_prob(policy, action)
         return AgentOutput(action.numpy(), log_prob.numpy(), value.numpy())
 

@@ -27,7 +27,7 @@ A = TypeVar("A")
 
 
 @dataclass
-class Place:
+class ActorRecord:
     """What a crew knows of an actor at work: its index among them, and the steps it has taken."""
 
     index: int
@@ -60,7 +60,7 @@ class Crew(Generic[A]):
         """
         self.crashes = crashes or Crashes(say)
         self._width = width
-        self._places: dict[A, Place] = {}
+        self._records: dict[A, ActorRecord] = {}
         self._make = make
         self._say = say
         self._grows = grows
@@ -82,14 +82,14 @@ class Crew(Generic[A]):
 
         Raises TrainingError if there are too many crashes.
         """
-        self._place_of(actor).steps += steps
+        self._record_of(actor).steps += steps
         self.crashes.stepped(steps)
         for report in crashes:
             self._crashed(actor, report)
 
     def index_of(self, actor: A) -> int:
         """Return an actor's index among those at work; a replacement takes that of the lost one."""
-        return self._place_of(actor).index
+        return self._record_of(actor).index
 
     def replace(self, actor: A, error: BaseException) -> None:
         """Replace an actor that failed.
@@ -98,7 +98,7 @@ class Crew(Generic[A]):
         """
         if not is_failure(error):
             raise error
-        steps = self._place_of(actor).steps // self._width
+        steps = self._record_of(actor).steps // self._width
         self._crashed(actor, report_of(error, steps))
         self._remove(actor)
         if self._grows:  # another is requested already
@@ -114,7 +114,7 @@ class Crew(Generic[A]):
         newcomers = [actor for _, actor in self._newcomers(timeout_s)]
         for actor in newcomers:
             self.actors.append(actor)
-            self._place_of(actor)
+            self._record_of(actor)
             if self._grows:
                 self._say(f"an actor joined; there are {len(self.actors)}")
                 self._request()
@@ -152,7 +152,7 @@ class Crew(Generic[A]):
             made += self._newcomers(timeout_s=POLL_S)
             self.actors = [actor for _, actor in sorted(made, key=lambda one: one[0])]
         for actor in self.actors:
-            self._place_of(actor)
+            self._record_of(actor)
 
     def _newcomers(self, timeout_s: float) -> list[tuple[int, A]]:
         """Return the actors made since the last call, with their numbers; retry those that
@@ -171,21 +171,21 @@ class Crew(Generic[A]):
                 self._request()
         return newcomers
 
-    def _place_of(self, actor: A) -> Place:
-        """Return the place of an actor at work; a new one takes the first that is free."""
-        if actor not in self._places:
-            taken = {place.index for place in self._places.values()}
+    def _record_of(self, actor: A) -> ActorRecord:
+        """Return the record of an actor at work; a new one has the first index that is free."""
+        if actor not in self._records:
+            taken = {record.index for record in self._records.values()}
             free = next(i for i in itertools.count() if i not in taken)
-            self._places[actor] = Place(free)
-        return self._places[actor]
+            self._records[actor] = ActorRecord(free)
+        return self._records[actor]
 
     def _crashed(self, actor: A, report: CrashReport) -> None:
-        index = self._place_of(actor).index
+        index = self._record_of(actor).index
         env = None if report.env is None else index * self._width + report.env
         self.crashes.add(replace(report, env=env, actor=index))
 
     def _remove(self, actor: A) -> None:
-        self._places.pop(actor, None)
+        self._records.pop(actor, None)
         self.actors = [other for other in self.actors if other != actor]
 
     def _request(self, instead_of: A | None = None, waits_for_room: bool = True) -> None:

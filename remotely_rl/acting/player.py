@@ -195,4 +195,7 @@ def play(
 
 
 def _write(into: Any, array: NDArray[Any]) -> None:
-    into[:] = array if isinstance(into, np.ndarray) else torch.from_numpy(array)
+    if isinstance(into, np.ndarray):
+        into[:] = array
+    else:  # a GPU's; `act` waits for it, and then for what it computes of it
+        into.copy_(torch.from_numpy(array), non_blocking=True)

@@ -11,7 +11,7 @@ from typing import Generic
 
 from remotely_rl.acting import cluster
 from remotely_rl.acting.actor import Parameters
-from remotely_rl.acting.samplers import R, Samplers, SamplingActor
+from remotely_rl.acting.samplers import Crewed, R, Samplers, SamplingActor
 
 
 class Stream(Generic[R]):
@@ -25,7 +25,7 @@ class Stream(Generic[R]):
     """
 
     def __init__(
-        self, crew: Samplers[R], ahead: int = 1, batch: int = 1, max_staleness: int | None = None
+        self, crew: Crewed[R], ahead: int = 1, batch: int = 1, max_staleness: int | None = None
     ):
         self.crew = crew
         self._ahead = ahead
@@ -45,14 +45,15 @@ class Stream(Generic[R]):
 
     def resize(self, count: int) -> None:
         """Change the number of actors.  Those that leave finish their calls first."""
+        crew = self._resizable
         self._target_size = count
-        staying = [actor for actor in self.crew.actors if actor not in self._leaving]
+        staying = [actor for actor in crew.actors if actor not in self._leaving]
         for actor in staying[count:]:
             if actor in self._calls.values():
                 self._leaving.add(actor)
             else:
-                self.crew.remove(actor)
-        self.crew.add(max(0, count - len(staying) - self.crew.starting))
+                crew.remove(actor)
+        crew.add(max(0, count - len(staying) - crew.starting))
 
     def take(self, timeout_s: float) -> R | None:
         """Return the next rollout that holds experience, or None after `timeout_s`.
@@ -79,7 +80,7 @@ class Stream(Generic[R]):
             self._taken += rollout.steps > 0
             if actor in self._leaving and actor not in self._calls.values():
                 self._leaving.discard(actor)
-                self.crew.remove(actor)
+                self._resizable.remove(actor)
             self._fill()
             if rollout.steps or rollout.episodes:
                 return rollout
@@ -91,6 +92,12 @@ class Stream(Generic[R]):
             cluster.discard(call)
         self._calls.clear()
         self.crew.close()
+
+    @property
+    def _resizable(self) -> Samplers[R]:
+        """The crew, of actors that may come and go: central sampling has one for ever."""
+        assert isinstance(self.crew, Samplers)
+        return self.crew
 
     def _ready(self, timeout_s: float) -> Sequence["Future[R]"]:
         if self._max_staleness is None:

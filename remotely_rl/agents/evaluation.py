@@ -17,7 +17,7 @@ from remotely_rl.agents import load
 from remotely_rl.agents.load import Trained
 from remotely_rl.environments import Episode, Source
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import process
+from remotely_rl.runs import training
 
 # The 97.5 % point of Student's t by its degrees of freedom.  Between two entries the lower one
 # is used, which makes the interval a little too wide.  A table, because no dependency has these
@@ -142,7 +142,7 @@ def measure(
         ended = sum(map(len, games))
         return f"{ended:,} of {episodes:,} episodes have ended in {turn * len(wanted):,} steps"
 
-    with closing(agent.environments(len(wanted))) as playing, process.one_thread():
+    with closing(agent.environments(len(wanted))) as playing, training.one_thread():
         turns = agent.play(playing, playing.reset(seed), greedy, seed)
         rewards: list[float] = []
         for turn, (_, step) in enumerate(load.telling(turns, how_far), 1):

@@ -22,7 +22,7 @@ from remotely_rl.config import Common
 from remotely_rl.environments import Environments, Source, Step, name_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import checkpoint, earlier_names, run_folder, training
+from remotely_rl.runs import run_folder, training
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.supervision import Crashes
 from remotely_rl.trees import Tree
@@ -88,15 +88,14 @@ def load(
     config = training.config_of(kind, algorithm, run, {} if env is None else {"env": env})
     path = _checkpoint(folder, which)
     try:
-        state = checkpoint.load(path)["learner"]["model"]
+        state = run_folder.load_checkpoint(path)["learner"]["model"]
     except (KeyError, TypeError):
         raise TrainingError(f"{path} holds no model") from None
     with closing(config.make_environments(1)) as probe:
         probe.reset(config.seed)  # tells whether actions are masked
         network = config.make_model(model, probe.spec, probe.actions)
-    state = earlier_names.renamed_state(state, network.state_dict())
     try:
-        checkpoint.check_fits(path, state, network)
+        run_folder.check_fits(path, state, network)
     except TrainingError as error:
         hint = ""
         if model is None:
@@ -123,7 +122,7 @@ class Policy:
         self._config = config
         self._model = model
         self._actions = actions
-        self._greedy = greedy
+        self.greedy = greedy
         self._memory = networks.initial_state(model, count)
         self._random = torch.Generator().manual_seed(seed)
 
@@ -138,7 +137,7 @@ class Policy:
             policy = policy[0]
         else:
             policy, _ = self._model(seen)
-        if self._greedy:
+        if self.greedy:
             return self._config.best(self._actions, policy).numpy()
         return self._config.draw(self._actions, policy, self._random).numpy()
 

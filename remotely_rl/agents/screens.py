@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
-from ale_py.vector_env import AtariVectorEnv
 from numpy.typing import NDArray
 
 from remotely_rl.agents.load import Trained
-from remotely_rl.environments import Environments, Step, name_of
+from remotely_rl.environments import Environments, Step, is_atari, name_of
+from remotely_rl.environments.atari import observes_ram
 from remotely_rl.errors import TrainingError
 
 ATARI_FPS = 15.0  # 60 frames a second, four of them a step
@@ -45,6 +45,8 @@ class SecondCopy:
     fps = ATARI_FPS
 
     def __init__(self, envs: Environments, env_id: str, sticky_actions: float):
+        from ale_py.vector_env import AtariVectorEnv  # noqa: PLC0415 - few need it
+
         self._actions = envs.actions
         self._game = AtariVectorEnv(
             gymnasium.spec(env_id).kwargs["game"],
@@ -117,7 +119,7 @@ def watched(agent: Trained) -> tuple[Environments, Screen]:
     envs = agent.environments(1)
     if not isinstance(source, str):
         return envs, OwnPictures(envs, name_of(source))
-    if isinstance(envs.vector, AtariVectorEnv):
+    if is_atari(source) and not observes_ram(gymnasium.spec(source)):
         return envs, SecondCopy(envs, source, agent.config.sticky_actions)
     envs.close()
     envs = agent.environments(1, lambda: gymnasium.make(source, render_mode="rgb_array"))

@@ -14,7 +14,7 @@ from remotely_rl.agents import load, screens
 from remotely_rl.agents.screens import Picture, Screen
 from remotely_rl.environments import Episode, Source, Step
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import process
+from remotely_rl.runs import training
 
 # H.264 in one of these plays everywhere.
 SUFFIXES = (".mp4", ".mov", ".mkv")
@@ -149,7 +149,7 @@ def play(
             stack.callback(envs.close)
             stack.callback(screen.close)
             film = stack.enter_context(Video(Path(video), screen))
-        stack.enter_context(process.one_thread())
+        stack.enter_context(training.one_thread())
         obs = envs.reset(seed)
         if film is not None:
             film.reset(seed)

@@ -29,6 +29,7 @@ the papers:
 
 import copy
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -44,9 +45,8 @@ from remotely_rl.config import Common, fields, shares_store
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import categorical, losses, q_learning
-from remotely_rl.learning import resets
 from remotely_rl.learning.learner import ABSENT, Losses, TargetLearner
-from remotely_rl.networks import QNetwork
+from remotely_rl.networks import QNetwork, precision
 from remotely_rl.runs import replaying, sampling
 from remotely_rl.runs.replaying import Steps, Update
 from remotely_rl.runs.training import Session, Train
@@ -170,12 +170,12 @@ class Config(Common):
     def n_step_at(self, updates: int) -> int:
         """The rewards in a target after so many updates."""
         start = self.n_step_start or self.n_step
-        return round(resets.annealed(start, self.n_step, self.recovery_at(updates)))
+        return round(annealed(start, self.n_step, self.recovery_at(updates)))
 
     def gamma_at(self, updates: int) -> float:
         """The discount of the replay's targets after so many updates."""
         start = self.gamma if self.gamma_start is None else self.gamma_start
-        return resets.annealed_gamma(start, self.gamma, self.recovery_at(updates))
+        return annealed_gamma(start, self.gamma, self.recovery_at(updates))
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
@@ -251,7 +251,7 @@ class QLearner(TargetLearner[Config]):
         """Resets both networks, and what the optimizer knows of them, if this update is to."""
         interval = self.config.reset_interval
         if self.initial is not None and self.version and self.version % interval == 0:
-            resets.shrink_and_perturb(self.model, self.initial)
+            shrink_and_perturb(self.model, self.initial)
             self.target.load_state_dict(self.model.state_dict())
             self.optimizer.state.clear()
 
@@ -344,7 +344,7 @@ class QActor(Actor):
                 parts.append(self.model(trees.map_tree(lambda x: x[at], obs))[0])  # noqa: B023 - called at once
             q = torch.cat(parts)
         else:
-            q, _ = self.model(obs)
+            q, _ = self.network(obs)
         epsilons = epsilons.repeat(count // player.width)
         action = player.draw(q_learning.epsilon_greedy, q.cpu(), epsilons)
         return AgentOutput(action.numpy(), nothing, nothing)
@@ -386,3 +386,34 @@ def loop(session: Session[Config]) -> None:
 
 
 train = Train("dqn", Config, loop, learner=QLearner)
+
+
+KEPT = 0.5  # of a convolution's weights at a reset; of the layers after it nothing is kept
+
+
+@torch.no_grad()
+def shrink_and_perturb(model: nn.Module, initial: nn.Module) -> None:
+    """Move a model's parameters to those of `initial`: convolutions by half, the others whole.
+
+    A network that is trained many times on each step overfits what it saw first, and learns ever
+    more slowly.  Resetting it now and then, with the replay kept, lets it use the ratio (Nikishin
+    et al. 2022, https://arxiv.org/abs/2205.07802).  BBF (Schwarzer et al. 2023,
+    https://arxiv.org/abs/2305.19452) resets the last layers whole and moves the convolutions half
+    of the way, and after each reset begins with a long n and a short horizon, which it anneals.
+    Statistics of the input stay as they are.
+    """
+    for part, began in zip(model.modules(), initial.modules(), strict=True):
+        kept = KEPT if isinstance(part, precision.CONVOLUTIONS) else 0.0
+        pairs = zip(part.parameters(recurse=False), began.parameters(recurse=False), strict=True)
+        for parameter, start in pairs:
+            parameter.mul_(kept).add_(start, alpha=1 - kept)
+
+
+def annealed(start: float, end: float, done: float) -> float:
+    """From `start` to `end` as `done` goes from 0 to 1, by equal factors."""
+    return start * math.exp(done * math.log(end / start))
+
+
+def annealed_gamma(start: float, end: float, done: float) -> float:
+    """The same for a discount: the horizon 1 / (1 - gamma) grows by equal factors."""
+    return 1 - annealed(1 - start, 1 - end, done) if end < 1 else end

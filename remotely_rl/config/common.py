@@ -221,7 +221,12 @@ class Common:
     @property
     def plan(self) -> environments.Plan:
         """How to make the environments of an actor."""
-        return environments.plan(self.env, self.atari, self.images, waits_of(self))
+        return self.plan_of(threads=1)
+
+    def plan_of(self, threads: int) -> environments.Plan:
+        """The same, with so many threads to step games that are native."""
+        atari = dataclasses.replace(self.atari, threads=threads)
+        return environments.plan(self.env, atari, self.images, waits_of(self))
 
     @property
     def atari(self) -> Atari:

@@ -39,6 +39,7 @@ from remotely_rl import trees
 from remotely_rl.environments.observations import check_is_not_empty
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import (
+    Randoms,
     categorical_entropy,
     categorical_log_prob,
     categorical_mode,
@@ -76,8 +77,8 @@ class Actions(Protocol):
         """The dtype of an action in a trajectory."""
         ...
 
-    def sample(self, policy: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw an action from each policy."""
+    def sample(self, policy: Tensor, randoms: Randoms = None) -> Tensor:
+        """Draw an action from each policy; several generators draw for equal parts of them."""
         ...
 
     def mode(self, policy: Tensor) -> Tensor:
@@ -117,8 +118,8 @@ class Discrete:
     def shape(self) -> tuple[int, ...]:
         return ()
 
-    def sample(self, policy: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return categorical_sample(policy, generator)
+    def sample(self, policy: Tensor, randoms: Randoms = None) -> Tensor:
+        return categorical_sample(policy, randoms)
 
     def mode(self, policy: Tensor) -> Tensor:
         return categorical_mode(policy)
@@ -153,8 +154,8 @@ class MultiDiscrete:
     def shape(self) -> tuple[int, ...]:
         return (len(self.counts),)
 
-    def sample(self, policy: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return self._each(policy, lambda logits: categorical_sample(logits, generator))
+    def sample(self, policy: Tensor, randoms: Randoms = None) -> Tensor:
+        return self._each(policy, lambda logits: categorical_sample(logits, randoms))
 
     def mode(self, policy: Tensor) -> Tensor:
         return self._each(policy, categorical_mode)
@@ -198,8 +199,8 @@ class Continuous:
     def shape(self) -> tuple[int, ...]:
         return (len(self.low),)
 
-    def sample(self, policy: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return gaussian_sample(policy, generator)
+    def sample(self, policy: Tensor, randoms: Randoms = None) -> Tensor:
+        return gaussian_sample(policy, randoms)
 
     def mode(self, policy: Tensor) -> Tensor:
         return gaussian_mode(policy)
@@ -254,8 +255,8 @@ class Composite:
     def shape(self) -> tuple[int, ...]:
         return (sum(self._widths),)
 
-    def sample(self, policy: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return self._joined(policy, lambda part, of_part: part.sample(of_part, generator))
+    def sample(self, policy: Tensor, randoms: Randoms = None) -> Tensor:
+        return self._joined(policy, lambda part, of_part: part.sample(of_part, randoms))
 
     def mode(self, policy: Tensor) -> Tensor:
         return self._joined(policy, lambda part, of_part: part.mode(of_part))

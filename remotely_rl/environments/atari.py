@@ -5,13 +5,15 @@ observation every four frames.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import ale_py
 import gymnasium
-from ale_py.vector_env import AtariVectorEnv
 from gymnasium.envs.registration import EnvSpec
 
-gymnasium.register_envs(ale_py)
+from remotely_rl.supervision.vector import is_registered
+
+if TYPE_CHECKING:
+    from ale_py.vector_env import AtariVectorEnv
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,12 @@ class Atari:
     frame_stack: int = 4
     sticky_actions: float = 0.0
     life_loss_is_terminal: bool = False
+    threads: int = 1  # that step the games of an actor, each the next game that waits
 
 
 def is_atari_id(env_id: str) -> bool:
     """Whether it is the Gymnasium id of an Atari game."""
-    spec = gymnasium.registry.get(env_id)
+    spec = gymnasium.registry[env_id] if is_registered(env_id) else None
     return spec is not None and spec.entry_point == "ale_py.env:AtariEnv"
 
 
@@ -40,12 +43,14 @@ def observes_ram(spec: EnvSpec) -> bool:
     return spec.kwargs.get("obs_type") == "ram"
 
 
-def make_vector(spec: EnvSpec, count: int, atari: Atari) -> AtariVectorEnv:
+def make_vector(spec: EnvSpec, count: int, atari: Atari) -> "AtariVectorEnv":
     """Make `count` environments of the game of a Gymnasium spec."""
+    from ale_py.vector_env import AtariVectorEnv  # noqa: PLC0415 - few need it
+
     return AtariVectorEnv(
         spec.kwargs["game"],
         count,
-        num_threads=1,
+        num_threads=atari.threads,
         img_height=atari.image_size,
         img_width=atari.image_size,
         grayscale=atari.gray,

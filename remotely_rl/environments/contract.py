@@ -132,6 +132,15 @@ class Environments:
         mask = Leaf((self.actions.outputs,), np.dtype(np.bool_))
         return {OBSERVATION: spec, ACTION_MASK: mask}
 
+    @property
+    def mask_is_observed(self) -> bool:
+        """Whether masks of actions are a part of the observations, and not of `info`."""
+        return self._mask_is_observed
+
+    def convert(self, obs: Any) -> Tree:
+        """Return a batch of the environment's observations as models take them, without masks."""
+        return self._observations.of(obs)
+
     def reset(self, seed: int | Sequence[int] | None = None) -> Tree:
         """Reset all environments, the i-th with `seed` + i or the i-th of several.
 

@@ -56,6 +56,15 @@ class Masks:
         flat = self._flat(raw, read)
         if read is not None:
             flat[~read] = True
+        return self._checked(flat, acts)
+
+    def of_one(self, raw: Any) -> NDArray[np.bool_]:
+        """Return the mask of the policy of one environment, [1, outputs], from its own mask."""
+        return self._checked(self._row(raw, 0)[None], None)
+
+    def _checked(
+        self, flat: NDArray[np.bool_], acts: NDArray[np.bool_] | None
+    ) -> NDArray[np.bool_]:
         if self._is_one_choice and flat.any(1).all():
             return flat
         legal = np.logical_or.reduceat(flat, self._starts, axis=1)

@@ -14,7 +14,7 @@ from remotely_rl.environments.atari import Atari, is_atari_id, make_vector, obse
 from remotely_rl.environments.contract import Environments
 from remotely_rl.environments.images import Images, preprocessed
 from remotely_rl.errors import TrainingError, nearest
-from remotely_rl.supervision.vector import SupervisedVectorEnv, spec_of
+from remotely_rl.supervision.vector import SupervisedVectorEnv, is_registered, spec_of
 from remotely_rl.supervision.watchdog import Watch
 from remotely_rl.supervision.whole import WatchedVectorEnv
 
@@ -71,13 +71,13 @@ def plan(
     side_by_side = functools.partial(_side_by_side, images, waits)
     channels_first = images.frame_stack > 1
     if isinstance(source, str):
-        spec = gymnasium.registry.get(source)
-        if spec is not None and is_atari_id(source) and not observes_ram(spec):
+        spec = spec_of(source)
+        if is_atari_id(source) and not observes_ram(spec):
             if waits:
                 raise TrainingError(f"the games of {source} {CANNOT_WAIT}")
             native = functools.partial(_native, spec, atari)
             return Plan(native, lives=atari.life_loss_is_terminal)
-        registered = functools.partial(_registered, side_by_side, spec_of(source))
+        registered = functools.partial(_registered, side_by_side, spec)
         return Plan(registered, channels_first=channels_first, waits=waits)
     if _takes_num_envs(source):
         if images.asked_for:
@@ -125,7 +125,7 @@ def check_is_known(source: Source) -> None:
     actors.
     """
     if isinstance(source, str):
-        if ":" not in source and source not in gymnasium.registry:
+        if ":" not in source and not is_registered(source):
             raise TrainingError(f"no environment is called {source!r}{_closest_id(source)}")
         try:
             spec_of(source)

@@ -9,6 +9,7 @@ Squashed Gaussian: the same numbers; an action is the tanh of one of the Gaussia
 """
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,17 +26,34 @@ ILLEGAL = -1e9
 # Beyond these, gradients vanish or overflow.
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
 
+# What draws: one generator; or several, each for an equal part of the rows; or torch's own.
+Randoms = torch.Generator | Sequence[torch.Generator] | None
+
+
+def filled(
+    into: Tensor, fill: Callable[[Tensor, torch.Generator | None], object], randoms: Randoms
+) -> Tensor:
+    """Fill [B, ...] with random numbers, those of each generator as if its part were all."""
+    if not isinstance(randoms, Sequence):
+        fill(into, randoms)
+        return into
+    for part, random in zip(into.tensor_split(len(randoms)), randoms, strict=True):
+        fill(part, random)
+    return into
+
 
 def is_legal(logits: Tensor) -> Tensor:
     """Return which actions may be taken."""
     return logits > ILLEGAL / 2
 
 
-def categorical_sample(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def categorical_sample(logits: Tensor, randoms: Randoms = None) -> Tensor:
     """Draw an action from each policy."""
     # The first of exponential clocks with these rates is a draw from the softmax (the Gumbel-max
     # trick).
-    clocks = torch.empty_like(logits).exponential_(generator=generator)
+    clocks = filled(
+        torch.empty_like(logits), lambda x, random: x.exponential_(generator=random), randoms
+    )
     return (logits - clocks.log()).argmax(-1)
 
 
@@ -66,11 +84,15 @@ def gaussian_parameters(policy: Tensor) -> tuple[Tensor, Tensor]:
     return mean, log_std.clamp(MIN_LOG_STD, MAX_LOG_STD)
 
 
-def gaussian_sample(policy: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def gaussian_sample(policy: Tensor, randoms: Randoms = None) -> Tensor:
     """Draw an action [..., k] from each policy."""
     mean, log_std = gaussian_parameters(policy)
-    device = generator.device if generator else mean.device
-    noise = torch.randn(mean.shape, generator=generator, device=device, dtype=mean.dtype)
+    first = randoms[0] if isinstance(randoms, Sequence) else randoms
+    noise = filled(
+        torch.empty(mean.shape, device=first.device if first else mean.device, dtype=mean.dtype),
+        lambda x, random: x.normal_(generator=random),
+        randoms,
+    )
     return mean + log_std.exp() * noise.to(mean.device)
 
 

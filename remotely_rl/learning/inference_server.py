@@ -30,12 +30,12 @@ from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.learning.learner import Learner, gpu_lost
-from remotely_rl.learning.semaphore import ResizableSemaphore
 from remotely_rl.supervision.failures import LOST
 from remotely_rl.trees import Tree
 
 if TYPE_CHECKING:
     from remotely_rl.algorithms import ga3c
+
 
 QUEUED = 1  # trajectories that wait for a trainer; more would grow old
 THREADS = 64  # of the server, for requests and for agents that wait
@@ -251,3 +251,28 @@ def _on_cpu(state: Any) -> Any:
     if isinstance(state, list):
         return [_on_cpu(value) for value in state]
     return state.cpu() if isinstance(state, Tensor) else state
+
+
+class ResizableSemaphore:
+    """Lets `count` threads in at a time; the others wait."""
+
+    def __init__(self, count: int):
+        self._free = count
+        self._count = count
+        self._changed = threading.Condition()
+
+    def resize(self, count: int) -> None:
+        with self._changed:
+            self._free += count - self._count
+            self._count = count
+            self._changed.notify_all()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._free > 0)
+            self._free -= 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._free += 1
+            self._changed.notify()

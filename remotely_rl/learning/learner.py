@@ -224,9 +224,7 @@ class RewardScale(ValueScale):
         return reward[reward != 0]
 
     def update(self, seen: Tensor, horizon: int = HORIZON, others: AllReduce | None = None) -> None:
-        """Counts rewards in, unless the unit is to stay 1."""
-        if self.count == math.inf:
-            return
+        """Counts rewards in."""
         rows, mean_square, _ = moments(seen.double().square(), others)
         total = self.count + rows
         if total:
@@ -261,17 +259,6 @@ def scale_of(config: Common) -> ValueScale:
     # Until there are targets, values count for nothing: beside the noise of a new network, rewards
     # of 1e-6 would be nothing.
     return RewardScale() if config.values_in_rewards else ValueScale(variance=0.0)
-
-
-def restored(fresh: ValueScale, moments: Sequence[float]) -> ValueScale:
-    """The units that a checkpoint has.
-
-    Earlier versions kept three numbers, and learnt action values in the unit of rewards: such a run
-    goes on in it, since its network would have to learn any other anew.
-    """
-    if isinstance(fresh, RewardScale) and len(moments) == 3:
-        return RewardScale(1.0, math.inf)
-    return type(fresh)(*moments)
 
 
 def clipped_share(reward: NDArray[np.float32], valid: NDArray[np.bool_], bound: float) -> float:
@@ -520,7 +507,7 @@ class Learner(Generic[C]):
         asked = "learning_rate" in self.config.overridden  # then it begins anew
         if state["rate_given"] == self.learning_rate.start and not asked:
             self.learning_rate.value = state["rate"]
-        self.value_scale = restored(self.value_scale, state["scale"])
+        self.value_scale = type(self.value_scale)(*state["scale"])
         self.model.load_state_dict(state["model"])
         # Torch would keep the tensors that it is given, and Adam writes into them.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))

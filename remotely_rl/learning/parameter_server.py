@@ -35,8 +35,7 @@ from remotely_rl.acting.crew import Crew
 from remotely_rl.errors import SyncError, TrainingError
 from remotely_rl.supervision import Crashes, failures
 from remotely_rl.sync.client import Client
-from remotely_rl.sync.reply import Release, Reply
-from remotely_rl.sync.rule import Rule
+from remotely_rl.sync.rule import Release, Reply, Rule
 from remotely_rl.sync.simulation.dispatcher import Event, EventKind
 
 REFUSED_IN_A_ROW = 100

@@ -33,7 +33,6 @@ from remotely_rl.learning.learner import (
     Losses,
     gae_batch,
     normalizes_values,
-    restored,
     scale_of,
 )
 from remotely_rl.learning.parameter_server import PushResult
@@ -171,7 +170,7 @@ class SharedLearner:
         """Goes back to what `state` returned; contributions that were in flight are lost."""
         self.flat.module.load_state_dict(state["model"])
         self.rule.load(state["rule"])
-        self.scale = restored(self.scale, state["scale"])
+        self.scale = type(self.scale)(*state["scale"])
         self._counted, self._statistics = self.rule.version, None
 
 

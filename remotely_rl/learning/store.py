@@ -11,8 +11,17 @@ is under nobody's lock holds what one learner has written, whole:
 
     shared memory   COUNTERS | chunk 0: which | chunk 1: which | ... | two places for each chunk
 
-`which` says in which of its two places a chunk is.  A learner writes to the other place and changes
-`which` last, so that one that is killed as it writes changes nothing (the kernel frees its lock).
+`which` says in which of its two places a chunk is.  A push of one chunk:
+
+    1  lock it, or try the next one if another learner has it
+    2  read the place that `which` names: what others have stepped meanwhile
+    3  step it by this learner's gradient, in memory of its own
+    4  write the result to the other place
+    5  change `which`, one aligned word: from here on the step counts
+    6  unlock it
+
+A learner that is killed at 1 to 4 has changed nothing, and at 5 or 6 all of the chunk; the kernel
+frees its lock.
 
     Layout           where everything lies
     Store            shared memory, its locks, and what is done under them
@@ -164,15 +173,15 @@ class Store:
         return cls(address.layout, address)
 
     def value(self, chunk: int) -> Tensor:
-        """What a chunk holds [1 + moments, n]: the memory itself, for who has locked it."""
+        """What a chunk holds [1 + moments, n]: the memory itself, to be locked before."""
         return self._places[chunk][int(self._which[chunk])]
 
     def write(self, chunk: int, rows: Sequence[Tensor] | Tensor) -> None:
-        """Overwrites a chunk, for who has locked it: whole or, if it is killed, not at all."""
+        """Overwrites a chunk, to be locked before: whole or, if it is killed, not at all."""
         other = 1 - int(self._which[chunk])
         for place, row in zip(self._places[chunk][other], rows, strict=True):
-            place.copy_(row)
-        self._which[chunk] = other
+            place.copy_(row)  # 4: nobody reads this place
+        self._which[chunk] = other  # 5
 
     def try_lock(self, chunk: int, alone: bool = True) -> bool:
         """Locks a chunk, for itself or beside other readers, unless another has it."""

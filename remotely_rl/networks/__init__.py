@@ -21,21 +21,18 @@ initial state.
 
 Where to look:
 
-    NatureCNN, SmallCNN, ...  cnn.py            Recurrent, RecurrentMLP    recurrent.py
-    ResNet (IMPALA's)         resnet.py         Normalizer                 normalizer.py
-    MLP                       mlp.py            float32 or bfloat16        precision.py
-    nested observations       encoders.py       masks of actions           masked.py
-    values of actions         q_network.py      weights that explore       noisy.py
+    NatureCNN, ..., ResNet    cnn.py            Recurrent, RecurrentMLP    recurrent.py
+    MLP                       mlp.py            Normalizer                 normalizer.py
+    nested observations       encoders.py       float32 or bfloat16        precision.py
+    values of actions, and    q_network.py      masks of actions           masked.py
+      weights that explore                      tensors as arrays, memory  state.py
 """
 
-from remotely_rl.networks.actor_critic import ActorCritic
-from remotely_rl.networks.cnn import NatureCNN, SmallCNN, TinyCNN
+from remotely_rl.networks.cnn import ActorCritic, NatureCNN, ResNet, SmallCNN, TinyCNN
 from remotely_rl.networks.encoders import encoder_of
 from remotely_rl.networks.factory import ModelSource, build, default_network
 from remotely_rl.networks.masked import MaskedPolicy, masked
-from remotely_rl.networks.memory import initial_state, is_recurrent, unroll
 from remotely_rl.networks.mlp import MLP
-from remotely_rl.networks.noisy import make_noisy, resample
 from remotely_rl.networks.normalizer import (
     UPDATE_EVERY,
     Normalizer,
@@ -44,11 +41,18 @@ from remotely_rl.networks.normalizer import (
     statistics_of,
     update_normalizers,
 )
-from remotely_rl.networks.q_network import QNetwork, build_q_network
+from remotely_rl.networks.q_network import QNetwork, build_q_network, make_noisy, resample
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
-from remotely_rl.networks.resnet import ResNet
 from remotely_rl.networks.soft_actor_critic import Critics, SoftActorCritic, SoftPolicy, frozen
-from remotely_rl.networks.state import State, copy_to_cpu, load_state, state_of
+from remotely_rl.networks.state import (
+    State,
+    copy_to_cpu,
+    initial_state,
+    is_recurrent,
+    load_state,
+    state_of,
+    unroll,
+)
 
 __all__ = [
     "MLP",

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from remotely_rl import trees
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
 from remotely_rl.errors import TrainingError
-from remotely_rl.networks.actor_critic import ActorCritic
-from remotely_rl.networks.cnn import network_for
+from remotely_rl.networks.cnn import ActorCritic, network_for
 from remotely_rl.networks.encoders import encoder_of, is_image
 from remotely_rl.networks.masked import masked
-from remotely_rl.networks.memory import initial_state, is_recurrent
 from remotely_rl.networks.mlp import MLP
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
+from remotely_rl.networks.state import initial_state, is_recurrent
 from remotely_rl.trees import Tree
 
 # What `model=` may be: a module, or a callable that makes one from (observation_shape, outputs).

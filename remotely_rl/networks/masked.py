@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
 from remotely_rl.functions.distributions import ILLEGAL
-from remotely_rl.networks.memory import is_recurrent
+from remotely_rl.networks.state import is_recurrent
 from remotely_rl.trees import Tree
 
 

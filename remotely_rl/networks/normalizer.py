@@ -88,7 +88,9 @@ class Normalizer(nn.Module):
         Cached, because actors normalize many times between two updates of the statistics, and so
         does a learner with a replay or several minibatches.
         """
-        if torch.compiler.is_compiling():  # which fuses it with what follows
+        # torch.compile fuses it with what follows; a CUDA graph is to compute it in each pass.
+        is_recorded = obs.is_cuda and torch.cuda.is_current_stream_capturing()
+        if is_recorded or torch.compiler.is_compiling():
             return self._compute_affine(obs)
         of = (self.mean._version, self.variance._version, obs.dtype, obs.dim())
         cached = self._cached

@@ -52,3 +52,10 @@ def computing(dtype: torch.dtype, device: torch.device) -> AbstractContextManage
     It converts each parameter once, so no parameter may change inside.
     """
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+
+def recording(dtype: torch.dtype) -> AbstractContextManager[Any]:
+    """The same while a CUDA graph is recorded, in which each pass is to convert the parameters."""
+    return torch.autocast(
+        "cuda", torch.bfloat16, enabled=dtype == torch.bfloat16, cache_enabled=False
+    )

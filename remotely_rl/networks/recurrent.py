@@ -99,7 +99,8 @@ def run_lstm(
     """
     # One call of the LSTM for each stretch in which no episode begins: on a CPU no slower than
     # packed sequences, even where episodes begin as often as in CartPole.
-    cuts = [0, *(begins[1:].any(1).nonzero().flatten() + 1).tolist(), len(begins)]
+    inside = (begins[1:].any(1).nonzero().flatten() + 1).tolist() if len(begins) > 1 else ()
+    cuts = [0, *inside, len(begins)]
     outputs = []
     for start, stop in itertools.pairwise(cuts):
         state = state * ~begins[start][:, None]

@@ -10,26 +10,45 @@ the actions of the other are computed.  An actor is a host of a VectorEnv, and i
     central      here, for all at once           wait
     alternating  here, for one half at a time    step the other half
 
-A thread samples, so that the run can look at its clock, and learn with `overlap`, meanwhile.  What
+How it goes; the sampling thread does 2, 4 and 6, the run's thread the others:
+
+    1  __init__    starts the thread and asks for the environments; waits in slices, so that the
+                   run can look at its clock
+    2  _make       makes the hosts, a half at a time, and the actor over their players
+    3  request     takes the newest parameters along; queues, and never waits
+    4  sample      sets the parameters, steps T times, and completes the future, by an error too
+    5  close       raises the mark that each `act` looks at, ends the queue, and waits; hosts that
+                   do not return in time are killed, which wakes the thread with an error
+    6  _run        closes the vectors, whatever has ended the loop
+
+A thread samples, so that the run can look at its clock, and learn with `overlap`, meanwhile.  On a
+GPU it has a stream of its own, whose kernels come before those of learning: a step waits for its
+actions, and an update for nobody.  The memory that hosts write into is pinned there, so that the
+GPU reads it by itself.  What
 is random is drawn as in local sampling: the same seed gives the same trajectories, but for what
 rounding does to a batch of another size.
 """
 
+import contextlib
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 import remotely
-from remotely_rl.acting.actor import Actor, Parameters, Rollout
+from remotely.machine import this_machine
+from remotely_rl import trees
+from remotely_rl.acting.actor import Actor, Parameters, Rollout, device_of
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.player import AgentOutput, Player
-from remotely_rl.config import Common
+from remotely_rl.config import Common, learners_of
 from remotely_rl.environments import Environments
 from remotely_rl.environments.contract import FRAME
 from remotely_rl.environments.observations import ACTION_MASK
@@ -75,12 +94,14 @@ class CentralActor:
         self.actors: list[Actor] = []
         self._threads = threads
         self._params: Parameters | None = None
+        self._device = device_of(model)
         self._is_closing = False
         self._players: list[Player] = []
         self._vectors: list[Simulators] = []
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
             queue.SimpleQueue()
         )
+        self._unpin = contextlib.ExitStack()  # by the thread
         self._thread = threading.Thread(target=self._run, name="central sampling", daemon=True)
         self._thread.start()
         self._making: Future[Actor] = self._do(
@@ -101,6 +122,8 @@ class CentralActor:
             told = _Told(self.crashes, lock, first, config.envs_per_actor)
             vector = _simulators(config, each, told, first * config.envs_per_actor)
             self._vectors.append(vector)
+            if self._device.type == "cuda" and vector.memory is not None:
+                self._unpin.callback(_unpin, _pinned(vector.memory))
             if self._is_closing:
                 raise Closed
             envs = _environments(config, vector)
@@ -126,11 +149,16 @@ class CentralActor:
     def request(self, actor: Actor) -> "Future[Rollout]":
         """Sample with the newest parameters, after what was requested before."""
         params, self._params = self._params, None
+        learns: Any = torch.cuda.current_stream() if self._device.type == "cuda" else None
 
         def sample() -> Rollout:
             if params is not None:
                 actor.set_param(params)
-            return actor.sample()
+            rollout = actor.sample()
+            for leaf in trees.leaves(rollout.trajectory.obs):
+                if isinstance(leaf, torch.Tensor):  # not free before it is learnt from
+                    leaf.record_stream(learns)
+            return rollout
 
         return self._do(sample)
 
@@ -174,16 +202,42 @@ class CentralActor:
     def _run(self) -> None:
         torch.set_num_threads(self._threads)  # of this thread alone
         try:
-            while (work := self._work.get()) is not None:
-                future, function = work
-                try:
-                    future.set_result(function())
-                except BaseException as error:
-                    future.set_exception(error)
-                del work, future, function
+            with _ahead_of_learning(self._device):
+                while (work := self._work.get()) is not None:
+                    future, function = work
+                    try:
+                        future.set_result(function())
+                    except BaseException as error:
+                        future.set_exception(error)
+                    del work, future, function
         finally:
+            self._unpin.close()
             for vector in self._vectors:
                 vector.close()
+
+
+@contextlib.contextmanager
+def _ahead_of_learning(device: torch.device) -> Iterator[None]:
+    """Let this thread compute on a stream of its own, before what learning has launched."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device):
+        torch.cuda.synchronize()  # the model to copy may not be there yet
+        with torch.cuda.stream(torch.cuda.Stream(priority=-1)):  # type: ignore[no-untyped-call]
+            yield
+
+
+def _pinned(memory: NDArray[np.uint8]) -> int:
+    """Let a GPU read this memory by itself; return its address.  It may be refused: then it works
+    as before, by a copy more."""
+    address: int = memory.ctypes.data
+    torch.cuda.cudart().cudaHostRegister(address, memory.nbytes, 0)  # type: ignore[no-untyped-call]
+    return address
+
+
+def _unpin(address: int) -> None:
+    torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
 class _Told:
@@ -211,7 +265,10 @@ class _Told:
 
 
 def _simulators(config: Common, hosts: int, told: Any, first_index: int) -> Simulators:
-    plan = config.plan
+    # Actors that step at a time share out the cores: a step ends with its slowest game, and threads
+    # that take one game after the other end it sooner than an actor a core with as many games each.
+    threads = max(1, this_machine.cores() // (hosts * learners_of(config)))
+    plan = config.plan_of(threads)
     return Simulators(
         plan.make,
         hosts,

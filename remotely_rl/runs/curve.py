@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import checkpoint, metrics, run_folder
+from remotely_rl.runs import metrics, run_folder
 from remotely_rl.runs.metrics import Row, Tally
 from remotely_rl.runs.run_folder import RunFolder
 
@@ -200,7 +200,7 @@ def _reached_target(run: Path, target: float | None) -> bool:
     if target is None:
         return False
     try:
-        return Tally.of(checkpoint.load(RunFolder(run).checkpoint)).judged() >= target
+        return Tally.of(run_folder.load_checkpoint(RunFolder(run).checkpoint)).judged() >= target
     except TrainingError:  # it was moved without its checkpoint
         return False
 

@@ -25,8 +25,6 @@ import numpy as np
 
 from remotely_rl import durable
 from remotely_rl.environments import Episode
-from remotely_rl.runs import earlier_names
-from remotely_rl.runs.earlier_names import renamed
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -247,10 +245,9 @@ def read(path: Path) -> list[Row]:
         return []
     with path.open(newline="", encoding="utf-8") as file:
         return [
-            {name: float(cell) if cell else math.nan for name, cell in named.items()}
+            {name: float(cell) if cell else math.nan for name, cell in row.items()}
             for row in csv.DictReader(file)
             if None not in row.values()  # a line cut short by a crash
-            for named in [renamed(row, earlier_names.COLUMNS)]
         ]
 
 

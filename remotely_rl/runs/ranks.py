@@ -11,12 +11,22 @@ They average their gradients, or share a store (`learning/store.py`), where each
 then rank 0 asks the others now and then what they have sampled, and one that dies is missed by
 nobody, which the run says.
 
+How it goes; each rank is a process, and waits only in the lines marked *:
+
+    1  rank 0      has made the model; places a Rank actor for each other rank, and calls its `run`
+    2  rank n      makes its learner and session from the Part that came with the call
+    3  * all       meet by a file in a folder of the user's alone (AllReduce), or open the store
+    4  each        runs the loop: its actors sample, it updates; rank 0 alone records
+    5  * all       exchange after each round what was sampled (session.py), so that all count alike,
+                   and average each gradient; on a store nobody waits, and rank 0 asks for `news`
+    6  rank 0      is over: it raises the flag, which the others see wherever they wait
+
 How it ends, where they average gradients:
 
     rank 0 is over       it leaves its loop as it would alone, and raises the flag, memory that all
                          share; the others see it wherever they wait, and close their actors
     another rank dies    its connections close, so that the others stop in their next all-reduce;
-                         rank 0 finds out who has died and why, and raises LearnerLost, so that the
+                         rank 0 finds out which and why, and raises LearnerLost, so that the
                          last checkpoint is kept
     rank 0 dies          the others are actors of its cluster, and end with it
 """
@@ -49,7 +59,7 @@ from remotely_rl.learning.all_reduce import AllReduce, RankGone
 from remotely_rl.learning.learner import Learner
 from remotely_rl.learning.store import SharedAddress, Sharing
 from remotely_rl.runs.run_folder import RunFolder
-from remotely_rl.runs.session import Apart, Round, Session
+from remotely_rl.runs.session import Apart, Round, Session, seed_from
 from remotely_rl.supervision import failures
 
 C = TypeVar("C", bound=Common)
@@ -240,7 +250,7 @@ def beside(session: Session[C], loop: Loop, kind: type[Learner[C]]) -> Iterator[
     if size == 1:
         yield
         return
-    # Of this user alone, whatever the umask: who can write there could pose as a rank.
+    # Of this user alone, whatever the umask: a process that writes there could pose as a rank.
     with tempfile.TemporaryDirectory(prefix="remotely-learners-") as folder:
         meeting = Path(folder)
         ranks = Ranks(_parts(session, loop, kind, size, meeting, sharing), session.say)
@@ -324,9 +334,7 @@ def _parts(
     model = networks.copy_to_cpu(learner.model)
     made = []
     for rank in range(1, size):
-        words = [learner.config.seed, rank]
-        seed = int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
-        config = dataclasses.replace(learner.config, seed=seed)
+        config = dataclasses.replace(learner.config, seed=seed_from(learner.config.seed, rank))
         part = Part(
             session.algorithm, loop, kind, config, model, learner.actions, saved,
             session.folder.path, meeting, rank, size, over,

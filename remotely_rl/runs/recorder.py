@@ -1,18 +1,23 @@
-"""Recording a run: rows and checkpoints are written when they are due.
+"""The recorder of a run: rows of metrics, checkpoints, the curve, and lines for the user.
 
 Rows are due every `log_interval_s`, and one at the first update after a game has ended, so that
 the curve of a short run has a beginning.  `checkpoint.pt` is written every
 `checkpoint_interval_s`, `best.pt` when the mean return of the last games is the best so far, by
 what is known when a row is due, and at the end.
+
+If the disk is full, or gone for a while, the user is told once and training continues.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from remotely_rl.config import Common
+from remotely_rl.runs import curve, metrics, run_folder
 from remotely_rl.runs.metrics import Tally
-from remotely_rl.runs.output import Output
+from remotely_rl.runs.progress import Progress
+from remotely_rl.runs.run_folder import RunFolder
 
 
 class Recorder:
@@ -20,27 +25,33 @@ class Recorder:
 
     def __init__(
         self,
-        output: Output,
-        tally: Tally,
+        folder: RunFolder,
+        title: str,
         config: Common,
+        tally: Tally,
         content: Callable[[Path], dict[str, Any] | None],
+        progress: Progress | None = None,
     ):
-        """`content(path)` returns what the checkpoint at this path holds, or None for none."""
-        self.output = output
-        self._tally = tally
+        """`content(path)` returns what the checkpoint at this path holds, or None for none.
+
+        Drops rows of metrics after `tally`: the checkpoint that the run resumes from lacks them.
+        """
+        self._folder = folder
+        self._title = title
         self._config = config
+        self._tally = tally
         self._content = content
         self._clipping = ClippingReport(config.clips_rewards_at)
         began = tally.counters.seconds
+        self._writer = metrics.Writer(folder.path, resumed_at_s=began)
+        self._progress = progress or Progress(f"{title}, in {folder.path}", config)
+        self.say = self._progress.say  # prints a line that stays above the live table
+        self._unwritten: set[Path] = set()  # files whose last write failed
         self._row_due = began + config.log_interval_s
         self._has_curve = tally.counters.episodes > 0  # a run that was resumed: it has rows
         # How far checkpoint.pt is, in steps and updates; None if there is none yet.
         self._saved: tuple[int, int] | None = self._reached if any(self._reached) else None
         self._checkpoint_due = began + config.checkpoint_interval_s
-
-    def say(self, text: str) -> None:
-        """Prints a line for the user."""
-        self.output.say(text)
 
     @property
     def _reached(self) -> tuple[int, int]:
@@ -55,7 +66,7 @@ class Recorder:
         """Writes a row, and a checkpoint, if they are due."""
         self.write_due_row(now)
         if now >= self._checkpoint_due:
-            self._save(self.output.folder.checkpoint, now)
+            self._save(self._folder.checkpoint, now)
             self._checkpoint_due = now + self._config.checkpoint_interval_s
 
     def write_due_row(self, now: float) -> None:
@@ -69,7 +80,7 @@ class Recorder:
         """Writes the last row and checkpoint, if there is a learner, and draws the curve.
 
         No row of nothing, and no checkpoint in place of one that says the same: it may hold
-        environments that cannot be saved any more.
+        environments that cannot be saved any more.  `say` still works afterwards.
         """
         self._tally.counters.seconds = now
         try:
@@ -78,58 +89,65 @@ class Recorder:
                     self._write_row(now)
                 self._judge(now)
                 if self._saved != self._reached:
-                    self._save(self.output.folder.checkpoint, now)
-            self.output.draw()
+                    self._save(self._folder.checkpoint, now)
+            with self._disk(self._folder.curve):
+                curve.draw(self._folder.metrics, self._folder.curve, self._title)
         finally:
-            self.output.close()
+            with self._disk(self._folder.metrics):
+                self._writer.close()
+            self._progress.close()
 
     def say_summary(self, ended: str) -> None:
         """Tells the user how the run ended."""
         if clipped := self._clipping.summary():
-            self.output.say(clipped)
-        self.output.say(f"{ended}; the run is in {self.output.folder.path}")
+            self.say(clipped)
+        self.say(f"{ended}; the run is in {self._folder.path}")
 
     def _write_row(self, now: float) -> None:
         self._has_curve = self._has_curve or bool(self._tally.recent)
-        self.output.add(self._tally.close(now))
+        row = self._tally.close(now)
+        with self._disk(self._folder.metrics):
+            self._writer.write(row)
+        self._progress.show(row)
         if clipped := self._clipping.news():
-            self.output.say(clipped)
+            self.say(clipped)
         self._judge(now)
 
     def _judge(self, now: float) -> None:
         counters = self._tally.counters
         if self._tally.judged() > counters.best_return:
             counters.best_return = self._tally.judged()
-            self._save(self.output.folder.best, now)
+            self._save(self._folder.best, now)
 
     def _save(self, path: Path, now: float) -> None:
         self._tally.counters.seconds = now
         content = self._content(path)
-        is_saved = content is not None and self.output.save(path, content)
-        if is_saved and path == self.output.folder.checkpoint:
+        if content is None:
+            return
+        with self._disk(path):
+            run_folder.save_checkpoint(path, content)
+        if path == self._folder.checkpoint and path not in self._unwritten:
             self._saved = self._reached
 
-
-class Unrecorded:
-    """The recorder of a learner that is not the first of its run, which does all of this."""
-
-    def say(self, text: str) -> None:
-        """Nothing: the first learner says the same."""
-
-    def count_update(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
-        """Nothing: the first learner's metrics are those of all."""
-
-    def write_due(self, now: float) -> None:
-        """Nothing."""
-
-    def write_due_row(self, now: float) -> None:
-        """Nothing."""
-
-    def finish(self, now: float, has_learner: bool) -> None:
-        """Nothing."""
-
-    def say_summary(self, ended: str) -> None:
-        """Nothing."""
+    @contextmanager
+    def _disk(self, path: Path) -> Iterator[None]:
+        """Tells the user once of writes that fail, and lets training continue."""
+        try:
+            yield
+        except OSError as error:
+            if not self._unwritten:
+                self.say(
+                    f"cannot write to {self._folder.path}: {error.strerror or error}; going on"
+                )
+            self._unwritten.add(path)
+        else:
+            before = bool(self._unwritten)
+            self._unwritten.discard(path)
+            if path == self._folder.checkpoint:
+                # best.pt is as large, and may not be due again for long.
+                self._unwritten.discard(self._folder.best)
+            if before and not self._unwritten:
+                self.say(f"{self._folder.path} can be written to again")
 
 
 class ClippingReport:

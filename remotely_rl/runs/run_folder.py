@@ -5,51 +5,45 @@ metrics.csv     a row each interval; tensorboard/ has the same
 checkpoint.pt   the last state, to resume from
 best.pt         the state at the best mean return
 curve.png       the learning curve
+crashes.jsonl   the crashes of environments
+
+A checkpoint is all that a run needs to continue as if it had not stopped: a dictionary of tensors
+and plain values, so that loading it runs no code (`weights_only`).
 """
 
 import dataclasses
+import io
 import json
+import math
+import pickle
 import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from remotely_rl.environments import is_atari, name_of
+import torch
+from torch import Tensor, nn
+
+from remotely_rl import durable
+from remotely_rl.environments import name_of
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import earlier_names
-from remotely_rl.runs.earlier_names import renamed
 from remotely_rl.supervision import logbook
 
+# Increased whenever the content of a checkpoint changes, or what its numbers mean to a network.
+FORMAT = 3
 
-@dataclasses.dataclass(frozen=True)
+
 class RunFolder:
     """The files of a run."""
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.path / "checkpoint.pt"
-
-    @property
-    def best(self) -> Path:
-        return self.path / "best.pt"
-
-    @property
-    def crashes(self) -> Path:
-        return self.path / logbook.NAME
-
-    @property
-    def curve(self) -> Path:
-        return self.path / "curve.png"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.csv"
+    def __init__(self, path: Path):
+        self.path = path
+        self.config = path / "config.json"
+        self.checkpoint = path / "checkpoint.pt"
+        self.best = path / "best.pt"
+        self.crashes = path / logbook.NAME
+        self.curve = path / "curve.png"
+        self.metrics = path / "metrics.csv"
 
 
 def create(path: Path | None, algorithm: str, config: Any) -> RunFolder:
@@ -110,22 +104,7 @@ def read(run: str | Path) -> RunConfig:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
     match content:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            config = renamed(content["config"], earlier_names.FIELDS)
-            for name, values in earlier_names.VALUES.items():
-                if isinstance(config.get(name), bool):
-                    config[name] = values[config[name]]
-            for name in earlier_names.REMOVED.get(algorithm, ()):
-                config.pop(name, None)
-            for name, only in earlier_names.ONLY.get(algorithm, {}).items():
-                if config.get(name) == only:
-                    del config[name]
-            if "probe_steps" not in config and earlier_names.STEERED.items() <= config.items():
-                for name in earlier_names.STEERED:
-                    del config[name]
-            if "frame_stack" not in config and not is_atari(env):
-                for name in earlier_names.ATARI_DEFAULTS:
-                    config.pop(name, None)
-            return RunConfig(algorithm, env, config)
+            return RunConfig(algorithm, env, content["config"])
     raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
 
 
@@ -151,3 +130,59 @@ def _unused(path: Path) -> Path:
     while candidate.exists():
         candidate, n = path.with_name(f"{path.name}-{n}"), n + 1
     return candidate
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
+    """Writes `content` at `path`: after any crash, the old checkpoint or the new one is there."""
+    # Into memory first: torch would hide the OSError of a full disk in an error of its own.
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, **content}, buffer)
+    durable.write(path, [buffer.getbuffer()])
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Reads a checkpoint.  Raises TrainingError if the file is missing or is something else."""
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise TrainingError(
+            f"{path.parent} has no checkpoint ({path.name}) to resume from"
+        ) from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        raise TrainingError(f"{path} cannot be read as a checkpoint: {error}") from error
+    written_as = content.get("format") if isinstance(content, dict) else None
+    if not isinstance(written_as, int):
+        raise TrainingError(f"{path} is not a checkpoint of remotely_rl")
+    if written_as != FORMAT:
+        age = "an earlier" if written_as < FORMAT else "a later"
+        raise TrainingError(
+            f"{path} was written by {age} version of remotely_rl: it has format {written_as}, and"
+            f" this version reads only format {FORMAT}.  Use the version that wrote it, or start a"
+            " new run"
+        )
+    found: dict[str, Any] = content
+    return found
+
+
+def best_return(path: Path) -> float:
+    """The mean return of the checkpoint at `path`; -inf if it cannot be read."""
+    try:
+        return float(load_checkpoint(path)["counters"]["best_return"])
+    except (TrainingError, KeyError, TypeError):
+        return -math.inf
+
+
+def check_fits(path: Path, state: dict[str, Tensor], model: nn.Module) -> None:
+    """Raises TrainingError, naming the first difference, if `state` is of another model."""
+    own = model.state_dict()
+    for name in [*own, *state]:
+        here = list(own[name].shape) if name in own else "nothing"
+        there = list(state[name].shape) if name in state else "nothing"
+        if here != there:
+            raise TrainingError(
+                f"{path} is a checkpoint of another model: it holds {there} as {name!r},"
+                f" {type(model).__name__} has {here}"
+            )

@@ -56,7 +56,7 @@ def stream(session: Session[Any]) -> Stream[Rollout]:
     config: impala.Config | appo.Config = session.learner.config
     learners = learners_of(config)
     _set_threads(max(1, threads.beside(config.actors * learners) // learners), session)
-    actors: Any = _actors(session, Actor, config.arrivals)
+    actors = _actors(session, Actor, config.arrivals)
     batch = config.batch_trajectories
     if isinstance(actors, CentralActor):  # one rollout has the trajectories of all
         batch = -(-batch // config.actors)

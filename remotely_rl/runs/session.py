@@ -1,7 +1,7 @@
 """One training run, from folder to curve, whatever the algorithm.
 
-A `Session` counts, records (`recorder.py`), says when to stop (`stopping.py`) and leaves the run
-folder whole however the run ends.  The algorithm's loop is its own:
+A `Session` counts, records (`recorder.py`), says when to stop and leaves the run folder whole
+however the run ends.  The algorithm's loop is its own:
 
     def loop(session: Session[Config]) -> None:
         learner, actors = session.learner, sampling.rounds(session)
@@ -20,6 +20,18 @@ checkpoint and the curve.  A second Ctrl-C interrupts at once.  The session save
 loop raises, because the learner is whole between updates; but if the learner is lost, the last
 checkpoint is kept as it is.  If the disk is full, the run says so and continues.
 
+What a run changes in its process, and restores when it ends (`Process`):
+
+    threads of torch    as many as fit the algorithm
+    random numbers      torch's global generator starts at the run's seed, for the parts of a
+                        model that draw from it: initial weights, dropout
+    SIGINT, SIGTERM     ask the run to stop; the second one interrupts it at once
+
+The library itself draws from generators of its own.  So runs in several threads of one process
+do not disturb each other, except for dropout, which has no generator.  Python tells of signals in
+the main thread alone: runs in other threads stop in good order if a KeyboardInterrupt is on its
+way through that thread, or has ended it.
+
 A run with several learners (`ranks.py`) has a session in each, and the same loop.  After each round
 they tell each other what was sampled, so that all count alike and are equally far.  The session of
 rank 0 is the run's; the others write nothing, and end when it has.
@@ -27,12 +39,15 @@ rank 0 is the run's; the others write nothing, and end when it has.
 
 import dataclasses
 import json
+import signal
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -53,14 +68,11 @@ from remotely_rl.learning.all_reduce import AllReduce
 from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import Threads, waited_s
-from remotely_rl.runs import checkpoint
+from remotely_rl.runs import run_folder
 from remotely_rl.runs.metrics import Tally
-from remotely_rl.runs.output import Output
-from remotely_rl.runs.process import Process
 from remotely_rl.runs.progress import Progress
-from remotely_rl.runs.recorder import Recorder, Unrecorded
+from remotely_rl.runs.recorder import Recorder
 from remotely_rl.runs.run_folder import RunFolder
-from remotely_rl.runs.stopping import Stopping
 from remotely_rl.supervision import Crashes
 from remotely_rl.supervision.logbook import Logbook
 
@@ -149,8 +161,39 @@ class Result(NamedTuple):
         )
 
 
+def seed_from(*words: int) -> int:
+    """A seed that differs wherever one of these numbers does."""
+    return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
+
+
+def limit_reached(config: Common, tally: Tally, seconds: float) -> str:
+    """Which limit of a config is reached, or an empty string."""
+    if config.total_steps and tally.counters.env_steps >= config.total_steps:
+        return f"{config.total_steps:,} steps are done"
+    if config.minutes and seconds >= config.minutes * 60:
+        return f"{config.minutes:g} minutes are over"
+    if config.target is not None and tally.judged() >= config.target:
+        return f"the mean return of {config.target:g} is reached"
+    return ""
+
+
+def _minibatches_in(rollouts: Sequence[Rollout], wanted: int, is_recurrent: bool) -> int:
+    """How many minibatches of those wanted a round can be cut into."""
+    valid = [rollout.trajectory.valid for rollout in rollouts]
+    if is_recurrent:  # cut along the environments
+        return min(wanted, sum(one.shape[1] for one in valid) if any(map(np.any, valid)) else 0)
+    return min(wanted, sum(int(one.sum()) for one in valid))
+
+
 class Session(Generic[C]):
-    """See the module's docstring.  `training.begin` makes one."""
+    """See the module's docstring.  `training.begin` makes one.
+
+    at its start    restore, keep, at_end, learn_with    what it saves, closes and counts with
+    in its loop     take, collect, gather, count         rollouts, waited for in slices and counted
+                    spending, learnt, count_update       what an update has taken and found
+                    over, tick, progress                 whether to stop; what is due; the schedule
+    to its user     say, warn                            lines that stay on the terminal
+    """
 
     result: Result
     learner: Learner[C]
@@ -169,7 +212,7 @@ class Session(Generic[C]):
         *,
         progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
-        process: Process | None = None,
+        process: "Process | None" = None,
         follows: Callable[[], str] | None = None,
     ):
         """`follows`, of a session that is not the run's own, says why it is to end, once it is."""
@@ -184,18 +227,18 @@ class Session(Generic[C]):
         self._steps_before = counters.env_steps
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
         self._process = process or Process()
-        self._listens = follows is None  # else it is the process of an actor
-        self._stopping = Stopping(config, self.tally, self._process, follows)
+        self._ended = ""  # why the run stops, once it does
+        self._follows = follows
         self._title = f"{algorithm} on {name_of(config.env)}"
-        self._recorder: Recorder | Unrecorded = Unrecorded()
-        keep: Callable[[Any], object] = lambda report: None
-        tell: Callable[[str], None] = print  # which the run's terminal shows as an actor's
+        # None for a learner that is not the first of its run, which records what all have done.
+        self._recorder: Recorder | None = None
         if follows is None:
-            resumed_at_s = counters.seconds if saved else None
-            output = Output(folder, self._title, config, resumed_at_s, progress)
-            self._recorder = Recorder(output, self.tally, config, self._checkpoint_content)
-            keep, tell = Logbook(folder.crashes), self.say
-        self.crashes = Crashes(tell, config.max_crash_rate, keep=keep)
+            self._recorder = Recorder(
+                folder, self._title, config, self.tally, self._checkpoint_content, progress
+            )
+            self.crashes = Crashes(self.say, config.max_crash_rate, keep=Logbook(folder.crashes))
+        else:  # the terminal of the run shows as an actor's what this process prints
+            self.crashes = Crashes(print, config.max_crash_rate)
         self._round: list[Round] = []  # the last one, of all learners
         self._unreported: dict[str, float] = {}  # seconds spent since, by phase
         self._saveable: Saveable | None = None
@@ -207,7 +250,7 @@ class Session(Generic[C]):
         self._at_end.callback(self._process.restore)
 
     def __enter__(self) -> "Session[C]":
-        if self._listens:
+        if self._follows is None:  # else it is the process of an actor
             self._process.listen()
         for text in (f"{self._title}: {self.folder.path}", *self.opening):
             self.say(text)
@@ -229,7 +272,7 @@ class Session(Generic[C]):
                     self.say(f"the last good checkpoint is kept: --resume {self.folder.path}")
                 else:
                     self.say("there is no checkpoint yet to resume from")
-            self._finish(f"{type(error).__name__}: {error}" if error else self._stopping.reason)
+            self._finish(f"{type(error).__name__}: {error}" if error else self._ended)
         finally:
             self._at_end.close()
         if error is not raised and error is not None:
@@ -243,7 +286,7 @@ class Session(Generic[C]):
             learner.load(self.saved["learner"])
             torch.set_rng_state(self.saved["random"])
             # What a crash lost may have been better than the checkpoint that the run resumes from.
-            best = checkpoint.best_return(self.folder.best)
+            best = run_folder.best_return(self.folder.best)
             self.tally.counters.best_return = max(best, self.tally.counters.best_return)
         self._saveable = learner
 
@@ -264,8 +307,7 @@ class Session(Generic[C]):
     def seed_of(self, number: int) -> int:
         """The seed of the n-th actor.  No two share one: not a replacement's, nor those after a
         resume."""
-        words = [self._config.seed, self.times_resumed, number]
-        return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
+        return seed_from(self._config.seed, self.times_resumed, number)
 
     # --- sampling ---------------------------------------------------------------------------------
 
@@ -289,7 +331,7 @@ class Session(Generic[C]):
         if self.others is None:
             for rollout in rollouts:
                 self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
-        if not rollouts:
+        if not rollouts and self._recorder is not None:
             # No checkpoint: actors cannot be saved during a round.
             self._recorder.write_due_row(self.seconds())
         return rollouts
@@ -361,19 +403,14 @@ class Session(Generic[C]):
                 (float(one.score), one.length) for rollout in rollouts for one in rollout.episodes
             ],
             seconds=spent,
-            minibatches=self._minibatches_of(rollouts),
+            minibatches=_minibatches_in(
+                rollouts,
+                getattr(self._config, "minibatches", 1),
+                networks.is_recurrent(self.learner.model),
+            ),
             is_ready=self.replay is None or self.replay.is_ready,
             clock_s=self._clock() - self._began,
         )
-
-    def _minibatches_of(self, rollouts: Sequence[Rollout]) -> int:
-        wanted: int = getattr(self._config, "minibatches", 1)
-        valid = [rollout.trajectory.valid for rollout in rollouts]
-        if networks.is_recurrent(self.learner.model):  # cut along the environments
-            rows = sum(one.shape[1] for one in valid) if any(map(np.any, valid)) else 0
-        else:
-            rows = sum(int(one.sum()) for one in valid)
-        return min(wanted, rows)
 
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
         """Waits for `count` trajectories, for a moment at most; returns them side by side, or None.
@@ -446,21 +483,31 @@ class Session(Generic[C]):
 
     def count_update(self, metrics: dict[str, float], staleness: Sequence[int] = ()) -> None:
         """Counts an update in, of several after which the learner is whole."""
-        self._recorder.count_update(metrics, staleness)
+        if self._recorder is not None:
+            self._recorder.count_update(metrics, staleness)
         if self.threads is not None and self.threads.updated(*self._learning):
             torch.set_num_threads(self.threads.count)
 
     def tick(self) -> None:
         """Writes what is due; call it in each turn of the loop."""
-        self._recorder.write_due(self.seconds())
+        if self._recorder is not None:
+            self._recorder.write_due(self.seconds())
 
     def over(self) -> bool:
-        """Whether to stop: a limit is reached, or the run is asked to."""
-        return self._stopping.is_due(self.seconds())
+        """Whether to stop: a limit is reached, or the run is asked to.  The first reason stays."""
+        if not self._ended:
+            self._ended = (
+                self._process.asked_to_stop
+                or limit_reached(self._config, self.tally, self.seconds())
+                if self._follows is None
+                else self._follows()
+            )
+        return bool(self._ended)
 
     def say(self, text: str) -> None:
-        """Prints a line for the user."""
-        self._recorder.say(text)
+        """Prints a line for the user, once: the first learner says the same for all."""
+        if self._recorder is not None:
+            self._recorder.say(text)
 
     def warn(self, topic: str, text: str) -> None:
         """Prints a line for the user, the first on its topic; nothing if it is empty."""
@@ -493,7 +540,60 @@ class Session(Generic[C]):
 
     def _finish(self, ended: str) -> None:
         self.crashes.tell()
-        self._recorder.finish(self.seconds(), has_learner=self._saveable is not None)
+        if self._recorder is not None:
+            self._recorder.finish(self.seconds(), has_learner=self._saveable is not None)
         new_steps = self.env_steps - self._steps_before
         self.result = Result.of(self.folder.path, ended, self.tally, new_steps)
-        self._recorder.say_summary(ended)
+        if self._recorder is not None:
+            self._recorder.say_summary(ended)
+
+
+class Process:
+    """Remembers the state of the process when it is made, to restore it."""
+
+    def __init__(self) -> None:
+        self._asked = ""
+        self._is_in_main = threading.current_thread() is threading.main_thread()
+        self._threads = torch.get_num_threads()
+        self._random = torch.get_rng_state()
+        self._handlers: dict[int, Any] = {}
+
+    @property
+    def asked_to_stop(self) -> str:
+        """What asks the run to stop, or an empty string."""
+        if not (self._asked or self._is_in_main) and main_is_interrupted():
+            self._asked = "stopped by SIGINT"
+        return self._asked
+
+    def listen(self) -> None:
+        """From here on signals ask to stop; only in the main thread, as Python has it."""
+        if self._is_in_main:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._on_signal)
+
+    def restore(self) -> None:
+        """Restores all of it."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
+        torch.set_num_threads(self._threads)
+        torch.set_rng_state(self._random)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = f"stopped by {signal.Signals(number).name}"
+
+
+def main_is_interrupted() -> bool:
+    """Whether the main thread handles a KeyboardInterrupt, or was ended by one.
+
+    It may wait for other threads as it does: in a `finally`, or where a ThreadPoolExecutor ends.
+    """
+    main = threading.main_thread()
+    if not main.is_alive():
+        return isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
+    handled: Any = sys._current_exceptions().get(main.ident or 0)
+    # Python 3.11 gives what sys.exc_info() returns there.
+    error = handled[1] if isinstance(handled, tuple) else handled
+    return isinstance(error, KeyboardInterrupt)

@@ -1,43 +1,57 @@
 """Training by an algorithm: a new run, or one that is resumed from its folder.
 
-train = Train("ppo", Config, loop)
-train(Config(env="CartPole-v1"))
+    train = Train("ppo", Config, loop)
+    train(Config(env="CartPole-v1"))
+
+The model and the learner of a run are made from a probe of its environment.  The probe runs in an
+actor, as all play does: an environment may crash or hang when it is made, or in its first steps,
+and then only the actor is lost.
 """
 
+import contextlib
 import dataclasses
+import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import gymnasium
+import numpy as np
+import torch
 from torch import nn
 
-from remotely_rl import networks
-from remotely_rl.config import Common, learners_of
-from remotely_rl.environments import name_of
+import remotely
+from remotely_rl import environments, networks, trees
+from remotely_rl.acting import cluster, player
+from remotely_rl.config import Common, device_of, learners_of
+from remotely_rl.environments import checks, name_of
+from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.learning.learner import Learner
-from remotely_rl.runs import (
-    checkpoint,
-    earlier_names,
-    model_summary,
-    ranks,
-    replaying,
-    run_folder,
-)
+from remotely_rl.runs import progress, ranks, replaying, run_folder
 from remotely_rl.runs.metrics import Tally
-from remotely_rl.runs.process import Process
 from remotely_rl.runs.run_folder import RunFolder
-from remotely_rl.runs.session import Result, Session
-from remotely_rl.runs.setup import import_late, make_learner, probe
-from remotely_rl.runs.stopping import limit_reached
+from remotely_rl.runs.session import Process, Result, Session, limit_reached
+from remotely_rl.supervision import failures
+from remotely_rl.supervision.vector import is_registered
+from remotely_rl.trees import Tree
 
-__all__ = ["Result", "Session", "Train", "begin", "config_of"]
+__all__ = ["Result", "Session", "Train", "begin", "config_of", "make_learner", "one_thread"]
 
 C = TypeVar("C", bound=Common)
+L = TypeVar("L", bound=Learner[Any])
+
+ATTEMPTS = 12
+IMPORTED_LATE = "torch._dynamo"  # by torch, with its first optimizer: a second or two
+
+# Networks are made one at a time: their initial weights come from the global generator.
+MODEL_LOCK = threading.Lock()
 
 
 class Train(Generic[C]):
@@ -120,7 +134,7 @@ def begin(
         raise
     session.learner = made
     session.opening = [
-        *model_summary.lines(made.model, seen), f"learning rate: {made.learning_rate}", *seen.odd,
+        *progress.summary(made.model, seen), f"learning rate: {made.learning_rate}", *seen.odd,
         *config.remarks(),
     ]  # fmt: skip
     if os.environ.get("REMOTELY_LOCAL") != "1":  # there nobody waits for actors
@@ -149,8 +163,8 @@ def _reopened(
     if run is not None:
         raise TrainingError("a resumed run stays in its own folder: use --resume without --run")
     folder, _ = run_folder.reopen(Path(resume), algorithm)
-    saved = checkpoint.load(folder.checkpoint)
-    if saved["env"] not in (name_of(config.env), earlier_names.of_environment(config.env)):
+    saved = run_folder.load_checkpoint(folder.checkpoint)
+    if saved["env"] != name_of(config.env):
         raise TrainingError(f"{resume} is a run on {saved['env']}, not on {name_of(config.env)}")
     if saved.get("replay") and learners_of(config) == 1:
         of_replay: Any = config
@@ -167,9 +181,7 @@ def _session(
         folder = run_folder.create(path, algorithm, config)
         return Session(algorithm, config, folder, process=process)
     folder, saved = earlier
-    state = earlier_names.renamed_state(saved["learner"]["model"], model.state_dict())
-    checkpoint.check_fits(folder.checkpoint, state, model)
-    saved["learner"]["model"] = state
+    run_folder.check_fits(folder.checkpoint, saved["learner"]["model"], model)
     run_folder.write(folder, algorithm, config)
     return Session(algorithm, config, folder, saved, process=process)
 
@@ -185,11 +197,6 @@ def config_of(
     _, kept = run_folder.reopen(Path(run), algorithm)
     known = [field.name for field in dataclasses.fields(kind)]
     for name in kept:
-        if name in earlier_names.ONLY.get(algorithm, {}):
-            raise TrainingError(
-                f"{run} was trained with {name}={kept[name]}, as {algorithm} no longer is: use"
-                " the version that made it, or train anew"
-            )
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
     given = given or {}
@@ -197,9 +204,166 @@ def config_of(
     object.__setattr__(config, "overridden", frozenset(given))
     env = config.env
     is_id = re.fullmatch(r"[\w.]+:[\w./-]+", str(env)) is not None  # of a module
-    if env == kept["env"] and not is_id and env not in gymnasium.registry:
+    if env == kept["env"] and not is_id and not is_registered(str(env)):
         raise TrainingError(
             f"{run} was trained on {env}, which Gymnasium does not know; if it is a callable of"
             " your own, pass it: env=, or --env FILE.py:NAME"
         )
     return config
+
+
+# --- the model and the learner, from a probe ------------------------------------------------------
+
+
+class EnvironmentInfo(NamedTuple):
+    """What an environment is, and a sample of its observations."""
+
+    space: gymnasium.Space[Any]
+    spec: Tree  # of the leaves of an observation
+    actions: Actions
+    obs: Tree  # of arrays [probe_steps or less, ...], of random play
+    odd: list[str]  # what should be told of it
+
+
+@remotely.remote_class
+class Probe:
+    """Plays an environment at random before anything is made for it."""
+
+    def __init__(self, config: Common, is_replacement: bool):
+        if is_replacement:
+            failures.disable_stack_dumps()
+        self.config = config
+
+    def run(self, steps: int, seed: int) -> EnvironmentInfo:
+        """Makes an environment and plays it at random.
+
+        Raises TrainingError if no policy fits it, if it cannot do what the config asks, or if it
+        crashes too often.
+        """
+        config = self.config
+        envs = config.make_environments(1, player.watch(config, 1))
+        try:
+            if config.random_start:  # needs more of an environment than random play does
+                envs.reset(seed)
+                envs.decorrelate(0, [np.random.default_rng(seed)])
+            obs, odd = checks.look(envs, steps, seed, config.max_crash_rate)
+            return EnvironmentInfo(envs.space, envs.spec, envs.actions, obs, odd)
+        finally:
+            envs.close()
+
+
+@overload
+def make_learner(
+    config: C, model: networks.ModelSource | None = None, seen: EnvironmentInfo | None = None
+) -> Learner[C]: ...
+@overload
+def make_learner(
+    config: C,
+    model: networks.ModelSource | None = None,
+    seen: EnvironmentInfo | None = None,
+    *,
+    kind: type[L],
+) -> L: ...
+def make_learner(
+    config: C,
+    model: networks.ModelSource | None = None,
+    seen: EnvironmentInfo | None = None,
+    *,
+    kind: Any = Learner,
+) -> Any:
+    """Makes the model that fits a config's environment, or a model of yours, and its learner.
+
+    The input statistics begin with those of a little random play: an update without any kills
+    units for good.
+    """
+    seen = seen or probe(config)
+    with MODEL_LOCK, one_thread():
+        torch.manual_seed(config.seed)
+        network = config.make_model(model, seen.spec, seen.actions)
+        if networks.has_normalizer(network):
+            networks.update_normalizers(network, trees.map_tree(torch.from_numpy, seen.obs))
+        return kind(config, network, seen.actions)
+
+
+def beside(work: Callable[[], object]) -> threading.Thread:
+    """Do on a thread what only learning needs, while this one waits for actors.
+
+    Otherwise the first update waits for it.  Whatever goes wrong, goes wrong again there.
+    """
+
+    def tried() -> None:
+        with contextlib.suppress(Exception):
+            work()
+
+    # No daemon: an interpreter that ends would end it within torch's C++, which aborts the process.
+    working = threading.Thread(target=tried)
+    working.start()
+    return working
+
+
+def import_late() -> threading.Thread:
+    """Import what torch imports with its first optimizer.
+
+    Not before users' code has run in this process: its imports, at the same time as these, could
+    meet modules that are half imported.
+    """
+    return beside(lambda: importlib.import_module(IMPORTED_LATE))
+
+
+def probe(config: Common) -> EnvironmentInfo:
+    """Probes the environment; if its process dies or hangs, tries again with half as many steps.
+
+    Raises TrainingError if all attempts fail, or if the config's minutes are over first.
+    """
+    environments.check_is_known(config.env)  # needs no cluster
+    if (device := device_of(config)).type == "cuda":
+        beside(lambda: torch.zeros(1, device=device))  # makes CUDA's context
+    cluster.connect(config.processes)
+    until = time.monotonic() + config.minutes * 60 if config.minutes else None
+    for attempt in range(ATTEMPTS):
+        try:
+            return _attempt(config, attempt, until)
+        except Exception as error:
+            if not failures.is_failure(error):
+                raise
+            last = error
+    report = failures.report_of(last)
+    raise TrainingError(
+        f"no attempt of {ATTEMPTS} to play the environment at random has succeeded; in the last,"
+        f" {report}\n{report.details}"
+    ) from last
+
+
+def _attempt(config: Common, attempt: int, until: float | None) -> EnvironmentInfo:
+    actor = Probe(config, attempt > 0)
+    steps = max(2, config.probe_steps >> attempt)  # a reset and a step at least
+    call: Any = remotely.submit(actor.run, steps, config.seed + attempt)
+    try:
+        seen: EnvironmentInfo = call.result(
+            None if until is None else max(0.0, until - time.monotonic())
+        )
+        return seen
+    except FutureTimeout:
+        raise TrainingError(
+            f"the environment has not played {steps} random steps in {config.minutes:g}"
+            " minutes: does it hang?"
+        ) from None
+    finally:
+        cluster.discard(call)
+        with contextlib.suppress(remotely.RemotelyError):
+            remotely.kill(actor)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it, torch computes in one thread.
+
+    A few observations at a time are not enough work for more, and results then do not depend on
+    the number of threads set before.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

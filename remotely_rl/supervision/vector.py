@@ -69,7 +69,17 @@ def spec_of(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     if module:
         importlib.import_module(module)
+    is_registered(name)
     return gymnasium.spec(name)
+
+
+def is_registered(env_id: str) -> bool:
+    """Whether Gymnasium knows an id; one of ale-py's, too, which is imported only if need be."""
+    if env_id not in gymnasium.registry:
+        import ale_py  # noqa: PLC0415 - few need it, and it takes time and memory
+
+        gymnasium.register_envs(ale_py)
+    return env_id in gymnasium.registry
 
 
 def maker_of(env_id: str, kwargs: dict[str, Any] | None = None) -> Make:

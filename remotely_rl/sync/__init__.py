@@ -5,18 +5,16 @@
     rule = sync.make("semi_async:n=4,counted=3", parameters, clients=8)
     reply = rule.push(client=0, contribution=gradient, version=0)
 
-A rule is a pure object, one file each in `rules/`; `rule.py` says what they share.  The same
+A rule is a pure object, in `rules/`; `rule.py` says what they share.  The same
 object is driven by the simulator (`simulation/`) and by a parameter server on a cluster
 (`learning/parameter_server.py`).  `client.py` is the part that runs at a worker, `gates.py` what
-withholds messages, `stepper.py` what scales an optimizer's step.
+withholds messages.
 """
 
 from remotely_rl.errors import SyncError
 from remotely_rl.sync.client import Client
-from remotely_rl.sync.counters import Counters
 from remotely_rl.sync.gates import Gates
-from remotely_rl.sync.reply import Accepted, Release, Reply
-from remotely_rl.sync.rule import Rule, sgd
+from remotely_rl.sync.rule import Accepted, Counters, Release, Reply, Rule, sgd
 from remotely_rl.sync.specs import RULES, make, settings_of, summary_of
 
 __all__ = [

@@ -8,23 +8,26 @@ same bits, in the simulator and on a cluster.
     staleness   the rule's version when a contribution arrives, minus the version of the
                 parameters that it was computed with: never negative
 
-`reply.py` says what can become of a contribution, and what the client does next.
+`Reply` says what becomes of a contribution, and what the client does next.
 
 A torch optimizer, whose state lives here, turns a direction into a step.  It sees one flat
 vector.  For elementwise optimizers (SGD, RMSprop, Adam and most others) this is the same as a
 list of layers.
 
 A rule scales the *step* (`scale`): at half the scale the parameters move half as far, whatever
-the optimizer.  The optimizer's state sees unscaled gradients; `stepper.py` says why.  A step of
+the optimizer.  The optimizer's state sees unscaled gradients; `Stepper` says why.  A step of
 several contributions goes along their mean, weighted by their scales, and is itself scaled by the
 mean of their scales.  For plain descent that is the sum that papers print.
 """
 
+import copy
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import InitVar, dataclass
-from typing import Any, ClassVar
+from dataclasses import InitVar, dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +35,151 @@ from torch import Tensor, nn
 from remotely_rl import settings
 from remotely_rl.errors import SyncError
 from remotely_rl.sync.client import Client, MakeOptimizer
-from remotely_rl.sync.counters import Counters
 from remotely_rl.sync.gates import Gates
-from remotely_rl.sync.reply import Accepted, Release, Reply
-from remotely_rl.sync.stepper import Stepper
+
+
+class Accepted(Enum):
+    """What becomes of a contribution.
+
+    counted     it moves the parameters, now or at the next step, and counts towards that step
+    weak        it moves them, but does not count
+    dropped     it is discarded
+    """
+
+    COUNTED = "counted"
+    WEAK = "weak"
+    DROPPED = "dropped"
+
+
+class Release(NamedTuple):
+    """A client that waited and goes on: with these parameters, or with its own if None."""
+
+    client: int
+    parameters: Tensor | None
+
+
+class Reply(NamedTuple):
+    """The answer to a push, for the client that pushed and for those that it releases.
+
+    `parameters` are to be installed; with None the client goes on with its own.  A client that
+    `waits` does nothing until a later reply releases it.  `version` is the
+    version of `parameters`; a client that keeps its parameters keeps their version too.
+    `deviation` is for the client's gate: see `gates.py`.
+    """
+
+    accepted: Accepted
+    version: int
+    staleness: int
+    parameters: Tensor | None = None
+    waits: bool = False
+    released: tuple[Release, ...] = ()
+    deviation: float = 1.0
+
+
+@dataclass
+class Counters:
+    """Pushes and fetches by what became of them, bytes of vectors, a histogram of staleness."""
+
+    pushes: int = 0
+    withheld_pushes: int = 0
+    refused: int = 0
+    counted: int = 0
+    weak: int = 0
+    dropped: int = 0
+    fetches: int = 0
+    withheld_fetches: int = 0
+    bytes_pushed: int = 0
+    bytes_fetched: int = 0
+    staleness: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def staleness_mean(self) -> float:
+        """Mean staleness of all pushes."""
+        count = self.staleness.total()
+        return sum(tau * n for tau, n in self.staleness.items()) / count if count else 0.0
+
+
+# Optimizers whose step is proportional to their learning rate.
+PROPORTIONAL = (
+    torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adam, torch.optim.AdamW,
+    torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax, torch.optim.Adagrad,
+    torch.optim.Adadelta,
+)  # fmt: skip
+
+
+class Stepper:
+    """A torch optimizer of one flat vector, whose steps can be scaled.
+
+    A rule that gives a stale contribution less weight scales the *step*.  Scaling the gradient is
+    the same for plain descent only: RMSProp and Adam divide by the size of gradients, which cancels
+    a constant scale.  So the optimizer's state (momentum, mean squares) sees unscaled gradients,
+    and the resulting step is scaled:
+
+        by a number     through the learning rate of that step: no copy, no pass over the vector
+        elementwise     by keeping the old vector and scaling the difference; for plain descent the
+                        gradient is divided, which is the same and cheaper
+
+    An optimizer whose step may not be proportional to its rate (Rprop, ASGD, Adafactor, one of your
+    own) is scaled by a number in the second way too.
+    """
+
+    def __init__(self, vector: nn.Parameter, optimizer: MakeOptimizer):
+        self.vector = vector
+        self._optimizer = optimizer([vector])
+        self._scratch_memory: Tensor | None = None
+
+    def step(self, direction: Tensor, scale: float = 1.0, divisors: Tensor | None = None) -> None:
+        """Step against `direction` [P] as the optimizer does for a gradient, but `scale` times as
+        far, and divided elementwise by `divisors` [P] if given."""
+        if divisors is None and (scale == 1.0 or type(self._optimizer) in PROPORTIONAL):
+            self._step(direction, scale)
+        elif divisors is not None and self._is_plain():
+            # Allocating the buffer at each step would cost more than the computation.
+            self._step(torch.div(direction, divisors, out=self._scratch()), scale)
+        else:
+            before = self._scratch().copy_(self.vector.detach())
+            self._step(direction)
+            difference = self.vector.detach().sub_(before)
+            if divisors is None:
+                torch.add(before, difference, alpha=scale, out=difference)
+            else:
+                torch.addcdiv(before, difference, divisors, value=scale, out=difference)
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+
+    def state(self) -> dict[str, Any]:
+        """Return the optimizer's state."""
+        return self._optimizer.state_dict()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+        # Torch would keep these tensors, and change them in place.
+        self._optimizer.load_state_dict(copy.deepcopy(state))
+
+    def _step(self, direction: Tensor, scale: float = 1.0) -> None:
+        self.vector.grad = direction
+        rates = [group["lr"] for group in self._optimizer.param_groups]
+        try:
+            for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * scale
+            self._optimizer.step()
+        finally:
+            for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+
+    def _is_plain(self) -> bool:
+        """Whether a step is the gradient times the rate, without any state."""
+        return type(self._optimizer) is torch.optim.SGD and not any(
+            group["momentum"] or group["weight_decay"] for group in self._optimizer.param_groups
+        )
+
+    def _scratch(self) -> Tensor:
+        if self._scratch_memory is None:
+            self._scratch_memory = torch.empty_like(self.vector.detach())
+        return self._scratch_memory
 
 
 def sgd(rate: float) -> MakeOptimizer:
@@ -57,14 +201,6 @@ class Rule(ABC):
     gates: Gates | None = None
 
     clients_optimize: ClassVar[bool] = False  # the optimizer, and its rate, are the clients'
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "weighed" in vars(cls):  # it would never be called, and this would be another rule
-            raise SyncError(
-                f"{cls.__name__}.weighed is no longer called: return what to step along from"
-                " `direction(client, contribution)`, and how far from `scale(staleness)`"
-            )
 
     def __post_init__(self, start: Tensor, optimizer: MakeOptimizer) -> None:
         """`start` [P] are the first parameters; clients are numbered from 0.

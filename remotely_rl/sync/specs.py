@@ -14,18 +14,21 @@ from remotely_rl.settings import Setting, settings, whole
 from remotely_rl.sync.client import MakeOptimizer
 from remotely_rl.sync.gates import Gates
 from remotely_rl.sync.rule import Rule, sgd
-from remotely_rl.sync.rules.asynchronous import Asynchronous
-from remotely_rl.sync.rules.backup_workers import BackupWorkers
-from remotely_rl.sync.rules.delay_compensated import DelayCompensated
-from remotely_rl.sync.rules.elastic_averaging import ElasticAveraging
-from remotely_rl.sync.rules.exponential_penalty import ExponentialPenalty
+from remotely_rl.sync.rules.asynchronous import (
+    Asynchronous,
+    DelayCompensated,
+    ExponentialPenalty,
+    StalenessScaled,
+)
 from remotely_rl.sync.rules.fasgd import Fasgd
-from remotely_rl.sync.rules.local_steps import DiLoCo, LocalSteps
+from remotely_rl.sync.rules.local_steps import DiLoCo, ElasticAveraging, LocalSteps
 from remotely_rl.sync.rules.semi_async import SemiAsync
-from remotely_rl.sync.rules.soft_sync import SoftSync
-from remotely_rl.sync.rules.stale_synchronous import StaleSynchronous
-from remotely_rl.sync.rules.staleness_scaled import StalenessScaled
-from remotely_rl.sync.rules.synchronous import Synchronous
+from remotely_rl.sync.rules.synchronous import (
+    BackupWorkers,
+    SoftSync,
+    StaleSynchronous,
+    Synchronous,
+)
 
 RULES: dict[str, type[Rule]] = {
     "synchronous": Synchronous,

@@ -8,6 +8,19 @@ as files of that process, `/proc/<pid>/fd/<fd>`: nothing has a name, and nothing
                              the memory that they share (board.py), so no answer is ever lost
 
 That a host has died is seen at once by its pidfd, even if a process that it started holds its pipe.
+
+A step, in the order of its wake-ups; the numbers stand beside the lines:
+
+    1  VectorEnv  writes the actions to the board, and PENDING as the length of the host's mail
+    2  VectorEnv  rings STEP in the host's pipe, and goes on with the next host
+    3  host       wakes, reads its actions, steps, and writes its rows
+    4  host       writes its mail, and then its length: from here on the answer is there
+    5  host       rings in the pipe of all
+    6  VectorEnv  sleeps only while a host that it waits for is PENDING; any byte, or a pidfd, wakes
+                  it, and then it looks at the length again
+    7  VectorEnv  of mail in parts: takes one, writes PENDING, rings MORE; the host goes on at 4
+
+A wake-up may be for a host that it has looked at already, but none is lost: 5 comes after 4.
 """
 
 import os
@@ -43,7 +56,7 @@ class Bell:
 
     def wait(self) -> bytes:
         """Wait until it is rung; return what for, or nothing if the VectorEnv is gone."""
-        return os.read(self._rung, 1)
+        return os.read(self._rung, 1)  # end of file: the last writing end is closed
 
     def answer(self) -> None:
         """Ring back."""
@@ -86,8 +99,8 @@ class Switchboard:
         if ring is None:
             return False
         try:
-            os.write(ring, what)
-        except BrokenPipeError:
+            os.write(ring, what)  # a byte in an empty pipe: never blocks
+        except BrokenPipeError:  # the host's end is closed, so its process is gone
             return False
         return True
 
@@ -99,7 +112,7 @@ class Switchboard:
         events = self._poll.poll()
         dead = [self._host_of[fd] for fd, _ in events if fd != self._answers]
         if len(dead) < len(events):
-            os.read(self._answers, 4096)
+            os.read(self._answers, 4096)  # of all that have rung: who, is in the memory
         return dead
 
     def disconnect(self, host: int) -> None:

@@ -153,19 +153,20 @@ class Host:
         """Take a step whenever the bell rings for one; return when it rings for anything else."""
         bell, board, index = self._bell, self._board, self._index
         assert bell is not None
-        while (what := bell.wait()) in STEP:
+        while (what := bell.wait()) in STEP:  # 3 of bells.py
             try:
                 self._turn(STEP.index(what))
                 infos = self._needed(self.envs.step(board.read_actions(index))[-1])
                 if infos or self.envs.crashes:
                     self._send(bell, _pickled(Rest(infos, self.envs.pop_crashes())))
                 else:
-                    board.mail_nbytes[index] = 0
+                    board.mail_nbytes[index] = 0  # 4: rows are written before
             except BaseException:
+                # Before the call raises: the VectorEnv then does not wait for rows that never come.
                 board.mail_nbytes[index] = FAILED
                 bell.answer()
                 raise
-            bell.answer()
+            bell.answer()  # 5
 
     def step(self, actions: Any) -> Message:
         """Take a step; return its rows."""
@@ -270,7 +271,7 @@ class Host:
             part = data[begin : begin + MAIL]
             board.mail[host, : len(part)] = np.frombuffer(part, np.uint8)
             is_last = begin + MAIL >= len(data)
-            board.mail_nbytes[host] = len(part) if is_last else -len(part)
+            board.mail_nbytes[host] = len(part) if is_last else -len(part)  # 4
             if not is_last:
                 bell.answer()
                 if bell.wait() != MORE:

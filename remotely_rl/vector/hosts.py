@@ -140,6 +140,11 @@ class Hosts:
         self._spare.make()
 
     @property
+    def memory(self) -> NDArray[np.uint8] | None:
+        """The memory of the board, if there is one."""
+        return None if self._board is None else self._board.memory.array
+
+    @property
     def rows(self) -> Rows:
         """The observations of the last step, or reset."""
         return self._rows[self._parity]
@@ -237,7 +242,7 @@ class Hosts:
             while seat.state is State.STEPPING:
                 if not seat.is_shared:
                     self._receive(seat)
-                elif not seat.hear():
+                elif not seat.hear():  # 6 of bells.py: look first, and sleep only if it is PENDING
                     self._listen()
             if seat.mail and seat.state is State.DONE:
                 self._add(seat, seat.open_mail())
@@ -247,7 +252,7 @@ class Hosts:
         return failed
 
     def _listen(self) -> None:
-        """Wait until some hosts have answered or died; note who has died."""
+        """Wait until some hosts have answered or died; note which have died."""
         for index in self._bells.wait():
             seat = self._seats[index]
             if seat.state is State.STEPPING:

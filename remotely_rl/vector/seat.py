@@ -236,6 +236,7 @@ class Seat:
         if not self.is_shared:
             self._step = self._submit("step", actions)
         else:
+            # 1 and 2 of bells.py.  PENDING first: the host may have answered before `ring` returns.
             self._board.mail_nbytes[self.index] = PENDING
             if not self._bells.ring(self.index, STEP[parity]):
                 self.happens(Event.DEATH)
@@ -256,7 +257,7 @@ class Seat:
                 self.mail += self._board.mail[self.index, : abs(nbytes)].tobytes()
                 if nbytes > 0:
                     self.happens(Event.ANSWER)
-                else:
+                else:  # 7 of bells.py: the host waits, and does not touch the mail before MORE
                     self._board.mail_nbytes[self.index] = PENDING
                     self._bells.ring(self.index, MORE)
         return True

@@ -280,6 +280,11 @@ class Simulators(VectorEnv):
         settings = Settings(mode, True, True, step_timeout_s, 1.0, True, keys, first_index, waits)
         self._begin(Hosts([make] * (hosts * width), width, settings, crashes), False, mode)
 
+    @property
+    def memory(self) -> NDArray[np.uint8] | None:
+        """The memory in which the hosts write their rows; None if they send them."""
+        return self._hosts.memory
+
     def abandon(self) -> None:
         """Let a step, or a reset, that another thread waits for end at once, by ending its hosts.
 

@@ -26,19 +26,15 @@ PURE = (
         for file in FILES
         if file.startswith("master.") and file not in ("master.master", "master.__main__")
     ),
-    "client.spread",
+    "client.relay_plan",
     "values.codec",
     "values.picklers",
-    "values.arrays",
-    "values.locks",
     "values.unpicklable",
-    "values.error_copy",
     "values.blocks",
     "values.in_transit",
     "objects.batching",
     "futures.unretrieved",
     "ops.launchers",
-    "pools.pace",
 )
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 
@@ -54,7 +50,7 @@ PICKLES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
 WALL_CLOCK_FOR_PEOPLE = {
     ("worker.spawner", "time.time"),  # since when an actor lives, in `remotely status`
     ("guest.guest", "time.time"),  # the same of one that has dialled in
-    ("cli.status", "time.time"),  # and how long ago that is
+    ("cli.inspect", "time.time"),  # and how long ago that is
 }
 WALL_CLOCKS = {
     "time.time",
@@ -207,7 +203,6 @@ def test_only_the_codec_knows_of_pickle() -> None:
         ("values.codec", "pickle"),
         ("values.picklers", "pickle"),
         ("values.picklers", "cloudpickle"),
-        ("values.arrays", "pickle"),
         ("values.sources", "marshal"),  # to write what Python itself reads, as it does .pyc files
     }
 

@@ -23,7 +23,7 @@ from remotely.futures.future import CallFuture
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import arena, codec
-from remotely.values.memory_peer import OutgoingValue
+from remotely.values.payload import OutgoingValue
 from tests.clusters import wait_until
 
 

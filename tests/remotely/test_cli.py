@@ -21,8 +21,9 @@ from typing import Any
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
-from remotely.cli import actors as actor_commands
+from remotely.cli import inspect
 from remotely.protocol import control
 from remotely.transport import key_files
 from tests.clusters import DEADLINE_S, SCRIPTS, free_port, wait_until
@@ -442,17 +443,15 @@ class Logs:
         return self.asked[-1]
 
 
-def test_the_logs_of_all_actors_are_asked_for_together(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_logs_of_all_actors_are_asked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     locations = [SimpleNamespace(actor=f"{n}", name=f"Counter-{n}") for n in range(3)]
     actors = [SimpleNamespace(location=location) for location in locations]
-    monkeypatch.setattr(actor_commands, "living_actors", lambda client: actors)
-    client: Any = Logs()
+    monkeypatch.setattr(inspect, "living_actors", lambda client: actors)
+    monkeypatch.setattr(inspect, "client_at", lambda *_: contextlib.nullcontext(Logs()))
 
-    actor_commands._show_all(client, follow=False)
+    shown = CliRunner().invoke(inspect.logs, ["--address", "127.0.0.1:8010"])
 
-    assert capsys.readouterr().out.splitlines() == [
+    assert shown.output.splitlines() == [
         f"[Counter-{number}] the output of {number}" for number in range(3)
     ]
 

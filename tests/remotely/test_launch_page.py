@@ -109,7 +109,7 @@ def test_the_host_file_starts_a_cluster_and_ends_it(machine: Machine, tmp_path: 
 
 def test_every_option_on_the_page_is_one_of_the_command() -> None:
     text = PAGE.read_text()
-    for command in ("run", "start", "join", "up", "down", "kubernetes"):
+    for command in ("run", "start", "join", "up", "down"):
         shown = subprocess.run(
             [SCRIPTS / "remotely", command, "--help"], capture_output=True, text=True, check=True
         ).stdout

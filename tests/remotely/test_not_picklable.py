@@ -19,6 +19,7 @@ from remotely.futures.future import CallFuture, completed
 from remotely.futures.stream import local_stream
 from remotely.values import codec
 from remotely.values.codec import encode
+from remotely.values.unpicklable import find_unpicklable_part
 
 
 @dataclasses.dataclass
@@ -230,7 +231,7 @@ def test_a_value_that_is_named_by_words_is_named_behind_the_path() -> None:
 
 
 def test_nothing_is_found_in_a_value_that_pickles() -> None:
-    assert codec.find_unpicklable({"a": [1, Config()]}, "arg") is None
+    assert find_unpicklable_part({"a": [1, Config()]}, "arg") is None
 
 
 def test_a_value_that_was_refused_is_unharmed() -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import pickle
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import psutil
 import pytest
 
 import remotely
-from remotely.errors import NotShared
-from tests.clusters import Started, wait_until
+from tests.clusters import wait_until
 
 
 @remotely.remote_class(cpus=0)
@@ -47,13 +45,6 @@ class Holder:
     def drop(self) -> None:
         self.kept = None
 
-    def fill_in_a_fork(self, value: float) -> None:
-        child = os.fork()
-        if child == 0:
-            self.kept.array[:] = value
-            os._exit(0)
-        os.waitpid(child, 0)
-
     def yielded(self, count: int) -> Any:
         for i in range(count):
             shared = remotely.SharedArray(1, "i4")
@@ -85,8 +76,6 @@ def test_two_actors_and_the_script_write_the_same_memory(here: None) -> None:
     assert shared.array.tolist() == [[2] * 3] * 2
     shared.array[0, 0] = 10
     assert second.total() == 20
-    second.fill_in_a_fork(1)
-    assert first.total() == 6
 
 
 def test_it_arrives_in_structures_keywords_groups_refs_results_and_streams(here: None) -> None:
@@ -144,26 +133,6 @@ def test_its_holders_keep_it_when_its_maker_is_killed(here: None) -> None:
     heir.hand_to(late)  # from the heir's memory: neither its maker nor the script has it
     late.fill(3)
     assert heir.total() == 24
-
-
-def test_one_whose_sender_is_gone_is_refused_in_a_sentence(here: None) -> None:
-    data = pickle.dumps(remotely.SharedArray(3))  # and nobody holds it
-
-    class Gone:
-        def __reduce__(self) -> Any:
-            return pickle.loads, (data,)
-
-    with pytest.raises(NotShared, match=f"process {os.getpid()} .* let go of it"):
-        Holder().total(Gone())  # type: ignore[arg-type]
-
-
-def test_another_machine_refuses_it_in_a_sentence(started: Started, nothing_left: None) -> None:
-    remotely.connect(started.address, key=started.key)
-    actor = Holder()
-    with pytest.raises(NotShared, match="memory of one machine"):
-        actor.keep(remotely.SharedArray(3))
-    with pytest.raises(NotShared, match="memory of one machine"):
-        actor.make(3)
 
 
 def test_killing_every_holder_leaves_nothing(here: None) -> None:

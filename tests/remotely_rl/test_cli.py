@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import remotely
-from remotely_rl import algorithms, impala
+from remotely_rl import algorithms, impala, ppo
 from remotely_rl.acting import cluster
 from remotely_rl.cli import main
 from remotely_rl.config import GROUPS
@@ -80,24 +80,22 @@ def test_a_training_starts_its_cluster_while_it_imports_and_no_other_command_doe
 
 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_every_field_of_an_algorithm_is_an_option_with_its_prose_as_help(name: str) -> None:
-    text = " ".join(invoke("train", name, "--help").output.split())
-    for field in dataclasses.fields(algorithms.named(name).Config):
-        assert f"--{field.name.replace('_', '-')} " in text.replace("/", " ")
-    assert algorithms.ALGORITHMS[name].description.split(";")[0] in text
-    assert "Discount of a reward one step later, from 0 to 1. [0." in text
-    for option in ("--model FILE.py:NAME", "--run DIR", "--resume RUN", "--address ADDRESS"):
-        assert option in text
-
-
-@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_help_begins_with_the_options_that_are_needed_first_and_groups_the_others(
+def test_every_field_is_an_option_with_its_prose_and_those_that_are_needed_first_come_first(
     name: str,
 ) -> None:
     text = invoke("train", name, "--help").output
+    words = " ".join(text.split())
+    kind = algorithms.named(name).Config
+    for field in dataclasses.fields(kind):
+        assert f"--{field.name.replace('_', '-')} " in words.replace("/", " ")
+    assert algorithms.ALGORITHMS[name].description.split(";")[0] in words
+    assert "Discount of a reward one step later, from 0 to 1. [0." in words
+    for option in ("--model FILE.py:NAME", "--run DIR", "--resume RUN", "--address ADDRESS"):
+        assert option in words
+    assert ("--lstm" in words) == (name in ("a2c", "ppo", "impala", "appo", "a3c"))
+
     sections = dict(re.findall(r"(?ms)^([A-Z][a-z ]+):\n(.*?)(?=^[A-Z]|\Z)", text))
-    has_a_replay = hasattr(algorithms.named(name).Config, "replay_rows")
-    groups = [group for group in GROUPS if group != "Replay" or has_a_replay]
+    groups = [group for group in GROUPS if group != "Replay" or hasattr(kind, "replay_rows")]
     assert list(sections) == [*groups, "Help"]
     listed = {group: re.findall(r"(?m)^  --([a-z-]+)", text) for group, text in sections.items()}
     assert listed["Start here"] == [
@@ -107,12 +105,6 @@ def test_help_begins_with_the_options_that_are_needed_first_and_groups_the_other
     assert "resume" in listed["Run"]
     names = [option for options in listed.values() for option in options]
     assert len(names) == len(set(names))
-
-
-@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_help_has_a_memory_only_where_one_can_be_trained(name: str) -> None:
-    trains_one = name in ("a2c", "ppo", "impala", "appo", "a3c")
-    assert ("--lstm" in invoke("train", name, "--help").output) == trains_one
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["plot", "--help"]], ids=str)
@@ -233,15 +225,13 @@ def test_an_id_of_a_module_in_the_working_directory_is_found(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("name", "options", "said"),
     [
-        (["--sync", "asgd"], "no rule is called 'asgd', did you mean 'sasgd'?"),
-        (["--sync", "semi_async:m=2"], "there is no setting 'm'"),
-        (["--optimizer", "adm"], "optimizer must be rmsprop, adam, sgd, not 'adm', did you mean"),
+        ("a3c", ["--sync", "asgd"], "no rule is called 'asgd', did you mean 'sasgd'?"),
+        ("n_step_q", ["--sync", "semi_async:m=2"], "there is no setting 'm'"),
+        ("a3c", ["--optimizer", "adm"], "must be rmsprop, adam, sgd, not 'adm', did you mean"),
     ],
-    ids=str,
 )
-@pytest.mark.parametrize("name", ["a3c", "n_step_q"])
 def test_a_wrong_rule_or_optimizer_leaves_no_folder(
     name: str, options: list[str], said: str, tmp_path: Path
 ) -> None:
@@ -282,29 +272,23 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
         (["train", "impalla"], "no algorithm is called 'impalla', did you mean 'impala'?"),
         (["train", "qmix"], "no algorithm is called 'qmix'; there is a2c, ppo, impala, appo, ga"),
         (["train", "impala", "--gama", "1"], "--gamma"),
-        (["train", "a2c", "--clip-range", "1"], "No such option"),
         (["train", "impala", "--actors", "many"], "'many' is not a valid integer"),
-        (["train", "a2c", "--actors", "0"], "actors must be at least 1, not 0"),
         (["train", "ppo", "--gamma", "2"], "gamma must be from 0 to 1, not 2.0"),
         (["train", "impala", "--rho-bar", "0.5"], "rho_bar (0.5) must be at least c_bar (1.0)"),
         (
             ["train", "ppo", "--n-steps", "5"],
             "No such option '--n-steps': here that is --rollout-steps",
         ),
-        (["train", "dqn", "--n-steps", "1"], "here that is --rollout-steps or --n-step"),
         (
             ["train", "impala", "--learners", "2"],
             "Error: impala has one learner, because its actor",
         ),
-        (["train", "impala", "--actors", "1.5"], "'1.5' is not a valid integer"),
         (["train", "impala", "--env", "grid.py"], "--env needs FILE.py:NAME with a file that exis"),
         (["train", "impala", "--env", "pong"], "did you mean 'ALE/Pong-v5'?"),
-        (["train", "impala", *TINY, "--device", "gpu"], "device must be auto, cpu, cuda or cuda:N"),
         (["train", "impala", *TINY, "--run", "."], "exists already"),
         (["train", "impala", "--resume", "nowhere"], "there is no run folder nowhere"),
         (["train", "impala", "--address", "127.0.0.1:1"], "127.0.0.1:1"),
         (["train", "impala", "--address", "ray://x:1"], "Error: 'ray://x:1': Ray Client"),
-        (["train", "impala", "--address", "ray:"], "Error: 'ray:' is no address"),
         (["train", "impala", "--address", "nowhere:x"], "Error: 'nowhere:x' is no address"),
     ],
 )
@@ -332,63 +316,38 @@ def test_an_address_of_the_shell_that_is_none_is_told_in_a_sentence_too(
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_that_ends_before_its_first_step_has_failed(tmp_path: Path) -> None:
+def test_a_run_that_takes_no_step_has_failed_whether_new_or_resumed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     done = invoke("train", "ppo", *TINY, "--minutes", "0.000001", "--run", str(tmp_path / "run"))
     assert done.exit_code == 1
     assert "Error: the run ended before its first step: 1e-06 minutes are over." in done.output
 
-
-def test_a_resumed_run_that_takes_no_step_has_failed_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
     ended = session.Result(tmp_path, "1 minutes are over", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
-    monkeypatch.setattr(impala, "train", lambda *_, **__: ended)
-    config = {"algorithm": "impala", "config": {"env": "CartPole-v1"}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    done = invoke("train", "impala", "--resume", str(tmp_path))
+    monkeypatch.setattr(ppo, "train", lambda *_, **__: ended)
+    done = invoke("train", "ppo", "--resume", str(tmp_path / "run"))
     assert done.exit_code == 1
     assert "Error: the run ended before its next step: 1 minutes are over." in done.output
 
 
-def test_an_option_that_a_config_file_has_and_we_do_not_know_is_named(tmp_path: Path) -> None:
-    config = {"env": "CartPole-v1", "gama": 0.9}
-    (tmp_path / "config.json").write_text(json.dumps({"algorithm": "impala", "config": config}))
-    done = invoke("train", "impala", "--resume", str(tmp_path))
-    assert done.exit_code == 2
-    assert "'gama', did you mean 'gamma'?" in done.output
-
-
 @pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_a_run_trains_leaves_all_that_it_promises_and_goes_on(tmp_path: Path, name: str) -> None:
+def test_a_run_leaves_all_that_it_promises_and_goes_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    env, other, steps = "CartPole-v1", "Acrobot-v1", 60
-    if name == "sac":
-        env, other, steps = "Pendulum-v1", "MountainCarContinuous-v0", 410
-    tiny = (*TINY, "--env", env, "--run", str(run))
-    done = invoke("train", name, *tiny, "--total-steps", str(steps))
+    done = invoke("train", "ppo", *TINY, "--run", str(run), "--total-steps", "60")
     assert done.exit_code == 0, done.output
-    assert f"{steps} steps are done; the run is in {run}" in done.output
+    assert f"60 steps are done; the run is in {run}" in done.output
     left = {path.name for path in run.iterdir()}
     assert left >= {"config.json", "metrics.csv", "checkpoint.pt", "curve.png", "tensorboard"}
 
-    again = invoke("train", name, "--resume", str(run))
+    again = invoke("train", "ppo", "--resume", str(run))
     assert (again.exit_code, again.output[:14]) == (0, "nothing to do:"), again.output
     first = metrics.read(run / "metrics.csv")[-1]
-    done = invoke("train", name, "--resume", str(run), "--total-steps", str(3 * steps))
+    done = invoke("train", "ppo", "--resume", str(run), "--total-steps", "180")
     assert done.exit_code == 0, done.output
     rows = metrics.read(run / "metrics.csv")
-    # What the first half wrote is still there, and columns may have come.
-    assert any(first.items() <= row.items() for row in rows)
-    for counted in ("time/seconds", "time/env_steps", "rollout/episodes"):
+    assert first in rows
+    for counted in ("time/seconds", "time/env_steps", "rollout/episodes", "time/updates"):
         assert rows[-1][counted] > first[counted] > 0
-    assert (
-        rows[-1]["time/updates"] >= first["time/updates"]
-    )  # GA3C's trainers may be at their first
-
-    done = invoke("train", name, "--resume", str(run), "--env", other)
-    assert done.exit_code == 2
-    assert f"is a run on {env}, not on {other}" in done.output
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -10,7 +10,7 @@ from remotely_rl import algorithms, ppo
 from remotely_rl.agents import evaluation
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl import space_toys
-from tests.remotely_rl.space_toys import LSTM, MaskObserved, Toy
+from tests.remotely_rl.space_toys import LSTM, ArmAndHand, MaskedChoices, MaskObserved, Toy
 
 pytestmark = pytest.mark.usefixtures("local", "no_curve")
 
@@ -41,11 +41,12 @@ def test_so_does_every_template_with_an_lstm(name: str, env: type[Toy], tmp_path
     assert "is reached" in result.ended, result
 
 
-@pytest.mark.parametrize("env", [space_toys.MaskedChoices, space_toys.ArmAndHand])
+@pytest.mark.parametrize(("env", "target"), [(MaskedChoices, 7.2), (ArmAndHand, 5.0)])
 def test_a_trained_agent_is_evaluated_and_resumed_in_spaces_of_any_kind(
-    env: type[Toy], tmp_path: Path
+    env: type[Toy], target: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
+    monkeypatch.setitem(space_toys.TARGETS, env, target)
     first = space_toys.train("ppo", env, 1, run)
     played = evaluation.evaluate(run, episodes=16, greedy=True, env=env)
     assert played.mean > 0.9 * space_toys.TARGETS[env]
@@ -61,29 +62,32 @@ def test_a_trained_agent_is_evaluated_and_resumed_in_spaces_of_any_kind(
     assert again.updates > first.updates
 
 
-def test_a_mask_that_comes_with_steps_alone_is_refused(tmp_path: Path) -> None:
-    class Late(space_toys.Masked):
-        def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
-            return super().reset(**given)[0], {}
-
-    with pytest.raises(TrainingError, match="had none in the first `reset`"):
-        space_toys.train("ppo", Late, 1, tmp_path / "run")
+class Late(space_toys.Masked):
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**given)[0], {}
 
 
-def test_a_mask_that_comes_with_resets_alone_is_refused(tmp_path: Path) -> None:
-    class Early(space_toys.Masked):
-        def step(self, action: Any) -> Any:
-            return *super().step(action)[:4], {}
-
-    with pytest.raises(TrainingError, match="in `reset` but none in `step`"):
-        space_toys.train("ppo", Early, 1, tmp_path / "run")
+class Early(space_toys.Masked):
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], {}
 
 
-def test_a_state_without_a_legal_action_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    class Stuck(space_toys.Masked):
-        @property
-        def mask(self) -> Any:
-            return super().mask * (self.now != 3)
+class Stuck(space_toys.Masked):
+    @property
+    def mask(self) -> Any:
+        return super().mask * (self.now != 3)
 
-    with pytest.raises(TrainingError, match=r"environment \d+ has no legal action"):
-        space_toys.train("ppo", Stuck, 1, tmp_path / "run")
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        (Late, "had none in the first `reset`"),
+        (Early, "in `reset` but none in `step`"),
+        (Stuck, r"environment \d+ has no legal action"),
+    ],
+)
+def test_a_mask_that_is_missing_or_empty_ends_the_run_and_is_named(
+    env: type[Toy], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingError, match=said):
+        space_toys.train("ppo", env, 1, tmp_path / "run")

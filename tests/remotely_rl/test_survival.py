@@ -15,7 +15,7 @@ import pytest
 
 from remotely_rl import algorithms
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import setup
+from remotely_rl.runs import training
 from remotely_rl.supervision import logbook
 from tests.remotely_rl import toys
 
@@ -81,7 +81,7 @@ def config(name: str, fails: Any, **changes: Any) -> Any:
 
 
 @pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+@pytest.mark.parametrize("name", ["ppo", "a3c", "impala", "ga3c", "sac"])
 def test_environments_that_raise_now_and_then_do_not_end_a_run(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,8 +116,18 @@ def test_environments_that_crash_now_and_then_do_not_end_a_run(
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("ended", ["0.05 minutes are over", "stopped by SIGINT"])
+@pytest.mark.parametrize(
+    ("name", "ended"),
+    [
+        ("ppo", "stopped by SIGINT"),
+        ("a3c", "0.05 minutes are over"),
+        *(
+            pytest.param(name, ended, marks=pytest.mark.slow)
+            for name in ("ppo", "a3c", "impala", "ga3c")
+            for ended in ("0.05 minutes are over", "stopped by SIGINT")
+        ),
+    ],
+)
 def test_environments_that_hang_stop_neither_the_clock_nor_ctrl_c(
     name: str, ended: str, tmp_path: Path
 ) -> None:
@@ -177,7 +187,7 @@ def test_environments_that_raise_before_the_first_update_are_tried_again_and_the
 
     said = r"crash too often .* environment 0 raised in step 1, seed \d+: ValueError: the simulat"
     with pytest.raises(TrainingError, match=said):
-        setup.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one), probe_steps=100))
+        training.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one), probe_steps=100))
 
 
 def crash_once(crashed: Path) -> None:

@@ -17,7 +17,8 @@ import remotely
 from remotely_rl import networks
 from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Common
-from remotely_rl.runs import checkpoint, metrics
+from remotely_rl.runs import metrics, run_folder
+from remotely_rl.runs.session import Result
 
 
 class Counting(gymnasium.Env[np.ndarray, Any]):
@@ -275,12 +276,24 @@ def kept(run: Path) -> list[torch.Tensor]:
         elif isinstance(part, (torch.Tensor, int, float)):
             yield torch.as_tensor(part)
 
-    return list(flat(checkpoint.load(run / "checkpoint.pt")["learner"]))
+    return list(flat(run_folder.load_checkpoint(run / "checkpoint.pt")["learner"]))
 
 
 def staleness(run: Path) -> float:
     """The most updates that experience of a run was behind."""
     return max(row["train/staleness_max"] for row in metrics.read(run / "metrics.csv"))
+
+
+def assert_resumed_to_the_bit(
+    train: Any, config: Any, steps: tuple[int, int], folder: Path
+) -> Result:
+    """A run that stops halfway and is resumed learns the very same as one that never stopped."""
+    half, whole = (dataclasses.replace(config, total_steps=count) for count in steps)
+    train(whole, run=folder / "straight")
+    train(half, run=folder / "stopped")
+    result: Result = train(whole, resume=folder / "stopped")
+    assert_same_bits(folder / "straight", folder / "stopped")
+    return result
 
 
 def assert_same_bits(one: Path, other: Path) -> None:

@@ -1,19 +1,33 @@
-"""How fast remotely is, beside the floor below it and the peers around it.
+"""The benchmarks: how fast remotely and remotely_rl are, beside a floor and peers.
 
-    python -m tools.bench                      all that is installed here, three rounds
+    python -m tools.bench                      calls and arrays: all that is installed here
     python -m tools.bench --quick              under a minute, without the slow peers
     python -m tools.bench --only arrays bare ours
     python -m tools.bench --write --png docs/img/benchmarks.png --json run.json
+    python -m tools.bench rl --help            training; and so `replay`, and `vector` environments
+    python -m tools.bench_rl.gpu --help        training on a machine with a GPU
 
-What is measured and what it is to reach is in bars.py; who measures it, in systems.py; how they
+What is measured, what it is to reach and who measures it is in the `systems.py` of each; how they
 take turns, in turns.py.  `make bench-peers` installs the peers.  Run it on a machine that does
 nothing else: a ratio of two figures of one run can be claimed, a figure alone is that machine's.
 """
 
+import importlib
 import sys
 
 from tools.bench import page, program
 from tools.bench.systems import BENCH
 
+OTHERS = ("rl", "replay", "vector")
+
+
+def main() -> int:
+    if sys.argv[1:2] and sys.argv[1] in OTHERS:
+        systems = importlib.import_module(f"tools.bench_{sys.argv.pop(1)}.systems")
+        to = program.Page(systems.SECTION.path, systems.SECTION.filled)
+        return program.main(systems.BENCH, systems.__doc__, to)
+    return program.main(BENCH, __doc__, program.Page(page.PAGE, page.filled))
+
+
 if __name__ == "__main__":
-    sys.exit(program.main(BENCH, __doc__, program.Page(page.PAGE, page.filled)))
+    sys.exit(main())

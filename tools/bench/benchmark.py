@@ -1,4 +1,4 @@
-"""What a benchmark is: who measures what, in which order, and what it is to reach.
+"""A benchmark: its systems, parts and rows, and what they are to reach.
 
 `tools.bench` (calls and arrays) and `tools.bench_rl` (training) are two; both are run by
 program.py, turn by turn (turns.py).

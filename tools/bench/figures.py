@@ -1,4 +1,4 @@
-"""What was measured: one value for each system, figure and round."""
+"""The measured values: one for each system, figure and round."""
 
 import statistics
 from collections.abc import Iterable

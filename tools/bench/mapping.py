@@ -1,4 +1,4 @@
-"""What an executor is asked to do: `map` of functions that take no time, and of some that do."""
+"""The work for an executor: `map` of functions that take no time, and of some that do."""
 
 import time
 from concurrent.futures import Executor

@@ -1,4 +1,4 @@
-"""What a run was made on, and how a page is filled with it: docs/benchmarks.md here."""
+"""The description of a run, and the page that is filled with it: docs/benchmarks.md here."""
 
 import os
 import platform

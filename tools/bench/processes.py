@@ -1,4 +1,4 @@
-"""What processes cost, read from /proc alone, so that it runs in the environment of any peer."""
+"""The cost of processes, from /proc alone, so that it runs in the environment of any peer."""
 
 import os
 import time

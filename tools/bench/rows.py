@@ -1,4 +1,4 @@
-"""How it is said what a figure is to reach, and how that is judged.
+"""Targets of figures, and how they are judged.
 
 A row is one figure, of ours unless it says whose.  A bar compares it with a number, or with what
 others took in the same round: a ratio is formed within each round, and the median of the rounds'

@@ -1,4 +1,4 @@
-"""How every system is timed: alike, with nothing but the standard library and numpy.
+"""The stopwatch for every system, with nothing but the standard library and numpy.
 
 A system's process is told a part, measures what belongs to it and prints each figure as a line of
 JSON, which program.py collects.  A figure's name ends in its unit, and the unit is SI:

@@ -1,4 +1,4 @@
-"""How those who measure take turns.
+"""The turns of those who measure.
 
 A turn is one system measuring one part in a process of its own, started for it and ended after it.
 Kept alive between turns, most systems would disturb the others: Ray and PARL burn a good part of a

@@ -1,4 +1,4 @@
-"""How a figure is shown: its name ends in its unit."""
+"""Units of figures: a figure's name ends in its unit."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How fast values travel between machines, beside a plain TCP connection.
+"""The benchmark of values between machines, beside a plain TCP connection.
 
     sudo python -m tools.bench_network                    all rows
     sudo python -m tools.bench_network --quick            small values, once

@@ -1,4 +1,4 @@
-"""What the client of the benchmark does on machine 0; one line of JSON for each row.
+"""The client of the benchmark, on machine 0; one line of JSON for each row.
 
 python -m tools.bench_network.client ADDRESS ROW [NBYTES TIMES]
 """

@@ -1,1 +1,1 @@
-"""How fast replays draw and how much memory they take, beside what others keep experience in."""
+"""The benchmark of replays: speed and memory, beside those of others."""

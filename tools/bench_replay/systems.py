@@ -1,9 +1,90 @@
-"""Who measures what, and what they were told."""
+"""The benchmark of replays, beside Stable-Baselines3, torchrl, cpprb and a plain copy.
+
+    python -m tools.bench replay                    all that is installed here, three rounds
+    python -m tools.bench replay --quick            one round of smaller replays
+    python -m tools.bench replay --only uniform_84
+    python -m tools.bench replay --write --json run.json
+
+All hold the same random experience, and return 256 rows as torch tensors.  `make
+bench-replay-peers` installs the others.  It needs 6 GiB of memory.  Run it on a machine that does
+nothing else.
+
+`uniform_84_per_s` is draws of 256 rows a second of 84x84 pictures in stacks of 4.  A draw by
+priority includes its weights, and new priorities for what was drawn.
+"""
 
 from pathlib import Path
 
-from tools.bench.benchmark import OWN, Benchmark, System, python_of
-from tools.bench_replay.bars import ROWS
+from tools.bench.benchmark import OWN, ROOT, Benchmark, System, python_of
+from tools.bench.page import Section
+from tools.bench.rows import Row, Term, at_least, at_most
+
+TAKE, COPY = "take", "copy"
+
+
+def alone(side: int, rows: str, prioritised: float, row_bytes: int) -> tuple[Row, ...]:
+    """The rows of a large replay of pictures of this side, which is compared with bare copies."""
+    what = f"{rows} rows of {side}x{side}"
+    uniform = f"uniform_{side}_per_s"
+    return (
+        Row(
+            f"{what}, uniform",
+            uniform,
+            (at_least(0.6, Term(TAKE, "numpy.take of as many bytes")),),
+        ),
+        Row(
+            f"{what}, by priority, with update",
+            f"prioritised_{side}_per_s",
+            (at_least(prioritised, Term("ours", "uniform", uniform)),),
+        ),
+        Row(f"{side}x{side}, a million rows in memory", f"million_{side}_bytes",
+            (at_most(row_bytes * 1e6),)),
+    )  # fmt: skip
+
+
+ROWS = (
+    *alone(84, "500,000", 1 / 1.5, 7_200),
+    *alone(42, "a million", 1 / 2, 1_850),
+    Row(
+        "a million rows of 42x42, saved",
+        "save_bytes_per_s",
+        (at_least(0.7, Term(COPY, "a copy of the files", "copy_bytes_per_s")),),
+    ),
+    Row(
+        "a million rows of 42x42, loaded",
+        "load_bytes_per_s",
+        (at_least(0.7, Term(COPY, "a copy of the files", "copy_bytes_per_s")),),
+    ),
+    Row(
+        "30,000 rows of 84x84, uniform",
+        "beside_84_per_s",
+        (
+            at_least(1.3, Term("sb3", "SB3")),
+            at_least(1.5, Term("cpprb", "cpprb, compressed")),
+            at_least(10, Term("torchrl", "torchrl, CatFrames", "stacked_84_per_s")),
+        ),
+    ),
+    Row(
+        "30,000 rows of 84x84, by priority, with update",
+        "beside_prioritised_84_per_s",
+        (at_least(1.5, Term("torchrl", "torchrl")),),
+    ),
+    Row(
+        "100,000 rows of 4 numbers, uniform",
+        "beside_vector_per_s",
+        (at_least(1.3, Term("sb3", "SB3")),),
+    ),
+    Row(
+        "100,000 rows of 4 numbers, by priority, with update",
+        "beside_prioritised_vector_per_s",
+        (at_least(1.5, Term("torchrl", "torchrl")),),
+    ),
+    Row(
+        "appended rows of 84x84, 4 steps of 64 environments at a time",
+        "append_84_per_s",
+    ),
+    Row("the same, as an actor of the machine sent them", "append_sent_84_per_s"),
+)
 
 PEERS, PEERS_TORCHRL = python_of(".peers-replay"), python_of(".peers-torchrl")
 
@@ -50,7 +131,7 @@ PARTS: dict[str, dict[str, str]] = {
 }
 
 BENCH = Benchmark(
-    command="python -m tools.bench_replay",
+    command="python -m tools.bench replay",
     folder=Path(__file__).resolve().parent,
     systems=SYSTEMS,
     parts=PARTS,
@@ -58,4 +139,12 @@ BENCH = Benchmark(
     install="make bench-replay-peers",
     code=("remotely", "remotely_rl"),
     is_logarithmic=False,
+)
+
+SECTION = Section(
+    BENCH,
+    ROOT / "docs" / "replay.md",
+    "bench-replay",
+    "Draws of 256 rows a second, median of the rounds and their range. A ratio is that of one"
+    ' round; the median of the rounds\' ratios is judged. "Others" are medians.',
 )

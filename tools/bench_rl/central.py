@@ -1,4 +1,4 @@
-"""What central sampling costs and gains beside local sampling.
+"""Central sampling beside local sampling: what it costs and gains.
 
     python -m tools.bench_rl.central --rounds 5         # on a machine that does nothing else
 

@@ -76,11 +76,12 @@ BENCH = Benchmark(
             "remotely_rl",
             OWN,
             "remotely-actors",
-            note="an actor a core with 16 games each (alternating: two a core with 8); PPO as the"
-            " plain loop, three epochs of rounds"
-            " of 64 steps; IMPALA one pass over 4 trajectories; the replays hold 200,000 steps."
-            " Pong by `--gamma 0.98 --target 18`, with an actor fewer and `--envs-per-actor 6"
-            " --minibatches 8`; where the number of actors is named, by the defaults",
+            note="16 games for each core, in 4 actors (alternating: in 8; local: an actor a core);"
+            " PPO as the plain loop, three epochs of rounds of 64 steps; IMPALA one pass over 4"
+            " trajectories; the replays hold 200,000 steps, batches 512."
+            " Pong by `--gamma 0.98 --target 18` with an actor fewer than cores,"
+            " `--envs-per-actor 6 --rollout-steps 64 --minibatches 8`; where the number of actors"
+            " is named, by the defaults",
         ),
         "plain": System(
             "a plain PyTorch loop",

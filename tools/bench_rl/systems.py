@@ -1,9 +1,92 @@
-"""Who measures what, and what they were told."""
+"""The benchmark of training, beside the limit of the machine and installed peers.
+
+    python -m tools.bench rl                    all that is installed here, three rounds
+    python -m tools.bench rl --quick            one round of short turns, without the slow peers
+    python -m tools.bench rl --only a2c_84 limit_84
+    python -m tools.bench rl --write --png docs/img/throughput.png --json run.json
+
+Everybody trains on Pong: frames in fours, no sticky actions, no GPU; a step is one of the agent's.
+`make bench-rl-peers` installs the peers.  Run it on a machine that does nothing else: a ratio of
+two figures of one run can be claimed, a figure alone is that machine's.
+
+`a2c_84_per_s` is A2C at 84x84.
+"""
 
 from pathlib import Path
 
-from tools.bench.benchmark import OWN, Benchmark, System, python_of
-from tools.bench_rl.bars import ROWS
+from tools.bench.benchmark import OWN, ROOT, Benchmark, System, python_of
+from tools.bench.page import Section
+from tools.bench.rows import Row, Term, at_least
+
+SB3 = Term("sb3", "Stable-Baselines3")
+RLLIB = Term("rllib", "RLlib")
+SAMPLE_FACTORY = Term("sample_factory", "Sample Factory")
+
+NETWORKS = {42: "42x42, SmallCNN", 84: "84x84, Nature CNN"}
+
+
+def limit(size: int) -> Term:
+    """What the machine allows: see ours/limit.py."""
+    return Term("limit", "the composed limit", f"limit_{size}_per_s")
+
+
+def trained(size: int) -> tuple[Row, ...]:
+    """The rows of the algorithms that are measured at both sizes."""
+    network, of_limit = NETWORKS[size], at_least(0.85, limit(size))
+    of_sb3 = (at_least(2, SB3),) if size == 84 else ()
+    of_sample_factory = (at_least(2, SAMPLE_FACTORY),) if size == 84 else ()
+    return (
+        Row(f"A2C, {network}", f"a2c_{size}_per_s", (of_limit, *of_sb3)),
+        Row(f"IMPALA, {network}", f"impala_{size}_per_s", (of_limit, at_least(3, RLLIB))),
+        Row(f"IMPALA on Ray's actors, {network}", f"impala_{size}_per_s", of="on_ray"),
+        Row(f"APPO, {network}", f"appo_{size}_per_s", of_sample_factory),
+        Row(f"PPO, one pass, {network}", f"ppo_{size}_per_s"),
+        Row(
+            f"DQN, each step learnt from 8 times, {network}",
+            f"dqn_{size}_per_s",
+            (at_least(0.85, Term("limit", "its composed limit", f"dqn_limit_{size}_per_s")),),
+        ),
+        Row(
+            f"PPO, one pass, {network}, beside a process that takes a core",
+            f"busy_ppo_{size}_per_s",
+            (at_least(1 / 2.2, Term("ours", "PPO alone", f"ppo_{size}_per_s")),),
+        ),
+    )
+
+
+def composed(size: int) -> tuple[Row, ...]:
+    """The rows of what the limit is composed of."""
+    square = f"{size}x{size}"
+    return (
+        Row(f"environments alone, {square}", f"environment_{size}_per_s", of="limit"),
+        Row(f"inference alone, {square}", f"inference_{size}_per_s", of="limit"),
+        Row(f"one training pass alone, {square}", f"training_{size}_per_s", of="limit"),
+        Row(f"composed limit, {square}", f"limit_{size}_per_s", of="limit"),
+        Row(f"eight passes of DQN alone, {square}", f"dqn_training_{size}_per_s", of="limit"),
+        Row(f"DQN's composed limit, {square}", f"dqn_limit_{size}_per_s", of="limit"),
+    )
+
+
+ROWS = (
+    *trained(84),
+    Row(
+        f"DQN in batches of 32, each step learnt from 8 times, {NETWORKS[84]}",
+        "dqn_32_84_per_s",
+        (at_least(2, SB3),),
+    ),
+    Row(
+        f"the same with a double and dueling network, {NETWORKS[84]}",
+        "dqn_32_double_84_per_s",
+    ),
+    *trained(42),
+    Row(
+        f"GA3C, {NETWORKS[42]}",
+        "ga3c_42_per_s",
+        (at_least(0.6, Term("ours", "A2C", "a2c_42_per_s")),),
+    ),
+    *composed(84),
+    *composed(42),
+)
 
 PEERS = python_of(".peers-rl")
 PEERS_SF = python_of(".peers-sf")
@@ -95,7 +178,7 @@ PARTS: dict[str, dict[str, str]] = {
 }
 
 BENCH = Benchmark(
-    command="python -m tools.bench_rl",
+    command="python -m tools.bench rl",
     folder=Path(__file__).resolve().parent,
     systems=SYSTEMS,
     parts=PARTS,
@@ -103,4 +186,13 @@ BENCH = Benchmark(
     install="make bench-rl-peers",
     code=("remotely", "remotely_rl"),
     is_logarithmic=False,
+)
+
+SECTION = Section(
+    BENCH,
+    ROOT / "docs" / "results.md",
+    "bench-rl",
+    "Steps of the agent a second, median of the rounds and their range. A ratio is that of one"
+    ' round; the median of the rounds\' ratios is judged. "Others" are medians. The last rows are'
+    " what the composed limit is made of.",
 )

@@ -1,4 +1,4 @@
-"""How OpenMP's threads are to wait for each other: updates alone, and beside a busy process.
+"""Ways in which OpenMP's threads wait for each other: updates alone, and beside a busy process.
 
 In the precision that learners use on this machine.
 

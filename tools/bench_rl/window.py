@@ -1,4 +1,4 @@
-"""What a turn is told, and how long it measures; standard library alone, for any environment.
+"""The words of a turn, and its time; standard library alone, for any environment.
 
 A turn's part names what it runs and the height and width of the image: `a2c_84`.
 """

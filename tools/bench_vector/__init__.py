@@ -1,1 +1,1 @@
-"""How fast vector environments step, beside Gymnasium's AsyncVectorEnv and SB3's SubprocVecEnv."""
+"""The benchmark of vector environments."""

@@ -1,4 +1,4 @@
-"""What is stepped, and how it is timed: alike by all, with Gymnasium and numpy alone."""
+"""The environments that all step, and their timing, with Gymnasium and numpy alone."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,10 +1,63 @@
-"""Who measures what, and what they were told."""
+"""The benchmark of vector environments, beside AsyncVectorEnv and SB3's SubprocVecEnv.
+
+    python -m tools.bench vector                    all that is installed here, three rounds
+    python -m tools.bench vector --quick            one round of short turns
+    python -m tools.bench vector --only cartpole_8
+    python -m tools.bench vector --write --json run.json
+
+All step the same environments by actions drawn before; a step is one of one environment.
+`make bench-rl-peers` installs Stable-Baselines3.  Run it on a machine that does nothing else: a
+ratio of two figures of one run can be claimed, a figure alone is that machine's.
+
+`cartpole_8_per_s` is steps of 8 CartPoles a second, with as many in a process as are there by
+default: a process a core.  `each_...` is with a process for each environment, as the peers have it.
+"""
 
 from pathlib import Path
 
-from tools.bench.benchmark import OWN, Benchmark, System
+from tools.bench.benchmark import OWN, ROOT, Benchmark, System
+from tools.bench.page import Section
+from tools.bench.rows import Row, Term, at_least
 from tools.bench_rl.systems import PEERS
-from tools.bench_vector.bars import ROWS
+
+SYNC = "sync", "SyncVectorEnv"
+
+
+def others(figure: str) -> tuple[Term, Term]:
+    return (
+        Term("async", "AsyncVectorEnv", figure),
+        Term("sb3", "SubprocVecEnv", figure),
+    )
+
+
+def rows_of(title: str, name: str, several: float, each: float) -> tuple[Row, ...]:
+    figure = f"{name}_per_s"
+    return (
+        Row(title, figure, tuple(at_least(several, term) for term in others(figure))),
+        Row(
+            f"{title}, a process each",
+            f"each_{figure}",
+            tuple(at_least(each, term) for term in others(figure)),
+        ),
+    )
+
+
+ROWS = (
+    *rows_of("CartPole, 8", "cartpole_8", 3, 1),
+    *rows_of("CartPole, 64", "cartpole_64", 3, 1),
+    *rows_of("Pong, 84x84 in stacks of 4, 8", "pong_8", 1.3, 1),
+    Row("the same without a copy of the observations", "views_pong_8_per_s"),
+    Row(
+        "the loop of one process: CartPole, 8",
+        "loop_8_per_s",
+        (at_least(1, Term(*SYNC, "loop_8_per_s")),),
+    ),
+    Row(
+        "the loop of one process: CartPole, 64",
+        "loop_64_per_s",
+        (at_least(1, Term(*SYNC, "loop_64_per_s")),),
+    ),
+)
 
 SYSTEMS = {
     "ours": System(
@@ -35,7 +88,7 @@ PARTS: dict[str, dict[str, str]] = {
 }
 
 BENCH = Benchmark(
-    command="python -m tools.bench_vector",
+    command="python -m tools.bench vector",
     folder=Path(__file__).resolve().parent,
     systems=SYSTEMS,
     parts=PARTS,
@@ -43,4 +96,12 @@ BENCH = Benchmark(
     install="make bench-rl-peers",
     code=("remotely", "remotely_rl"),
     is_logarithmic=False,
+)
+
+SECTION = Section(
+    BENCH,
+    ROOT / "docs" / "environments.md",
+    "bench-vector",
+    "Steps of environments a second, median of the rounds and their range. A ratio is that of one"
+    " round; the median of the rounds' ratios is judged.",
 )

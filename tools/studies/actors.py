@@ -23,7 +23,7 @@ from remotely_rl.acting.actor import Actor
 from remotely_rl.agents.evaluation import measure
 from remotely_rl.agents.load import Trained
 from remotely_rl.experience.trajectory import stack
-from remotely_rl.runs.setup import make_learner
+from remotely_rl.runs.training import make_learner
 from tools import tables
 from tools.studies import results
 

@@ -12,7 +12,7 @@ from remotely_rl.algorithms.dqn import QActor, QLearner
 from remotely_rl.experience.replay import Draw, Ratio, Replay
 from remotely_rl.runs import replaying
 from remotely_rl.runs.replaying import Steps, Update
-from remotely_rl.runs.setup import make_learner
+from remotely_rl.runs.training import make_learner
 
 # What differs from the defaults, which are Pong's.  Draws are uniform and rates stay as they are,
 # so that nothing but the batch makes two learners different.

@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from tools.bench.benchmark import ROOT
+from tools.runs import FOLDER
 
 IMAGES = ROOT / "docs" / "img"
 
@@ -41,7 +42,7 @@ def study(
 
     A run has a key: the first fields of its rows.
     """
-    file = IMAGES / f"batch-{name}.csv"
+    file = FOLDER / f"batch-{name}.csv"
     there: list[Any] = read(file, kind)
     for key, run in runs.items():
         if all(row[: len(key)] != key for row in there):
@@ -49,7 +50,7 @@ def study(
             add(file, rows)
             print(rows[-1], flush=True)
     rows = read(file, kind)
-    draw(rows, file.with_suffix(".png"))
+    draw(rows, IMAGES / f"batch-{name}.png")
     print(table(rows))
 
 
@@ -72,6 +73,7 @@ def add(file: Path, rows: Iterable[Any]) -> None:
         for row in rows
     ]
     is_new = not file.exists()
+    file.parent.mkdir(exist_ok=True)
     with file.open("a", newline="") as opened:
         writer = csv.DictWriter(opened, list(lines[0]), lineterminator="\n")
         if is_new:

@@ -36,7 +36,7 @@ from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import gradients, returns
 from remotely_rl.functions.gradients import NoiseScale
 from remotely_rl.learning.learner import Learner, make_batch, to_device
-from remotely_rl.runs.setup import make_learner
+from remotely_rl.runs.training import make_learner
 from tools import tables
 from tools.studies import results
 

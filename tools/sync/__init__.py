@@ -1,4 +1,4 @@
-"""What docs/sync.md says of the sync rules, measured.
+"""The measurements of sync rules in docs/sync.md.
 
     python -m tools.sync combinations   the FASGD paper's figures, simulated: 128 pictures at a
     python -m tools.sync clients        time, thousands of clients, gates; twenty minutes each
@@ -9,6 +9,6 @@
     python -m tools.sync overhead       what the server costs beyond the gradients
 
 Each prints a table in Markdown; `--write` puts it into docs/sync.md, and CSV and PNG into docs/img.
-A race adds each run to docs/race.jsonl at once, and goes on from there.  `--quick` is a minute of
+A race adds each run to runs/race.jsonl at once, and goes on from there.  `--quick` is a minute of
 each, to see that it works; `--replot` tells anew of the runs that are in docs.
 """

@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument(
         "--replot",
         action="store_true",
-        help="table and picture of the runs that are in docs; run nothing",
+        help="table and picture of the runs that are in runs/; run nothing",
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="of simulations")
     parser.add_argument("--seeds", type=int, default=5, help="of a race")
@@ -80,7 +80,8 @@ def main() -> None:
         parser.error("of overhead the table alone is kept")
     if asked.what in FIGURES:
         images = page.IMAGES if asked.write else Path(tempfile.mkdtemp(prefix="sync-"))
-        file = (page.IMAGES if asked.replot else images) / f"sync-{asked.what}.csv"
+        kept = asked.write or asked.replot
+        file = (runs.FOLDER if kept else images) / f"sync-{asked.what}.csv"
         if not asked.replot:
             make, simulate = FIGURES[asked.what]
             simulations = paper.quick(make()) if asked.quick else make()
@@ -88,7 +89,7 @@ def main() -> None:
         curves = page.read(file)
         page.draw(curves, images / f"sync-{asked.what}.png")
         table = page.table(curves)
-        print(f"CSV and PNG are in {images}", file=sys.stderr)
+        print(f"the rows are in {file}, the picture in {images}", file=sys.stderr)
     elif asked.what in race.RACES:
         table = raced(asked.what, asked.quick, 0 if asked.replot else asked.seeds)
     else:

@@ -1,4 +1,4 @@
-"""What a parameter server costs beyond the gradients: 1.7 million parameters, 8 workers.
+"""The cost of a parameter server beyond the gradients: 1.7 million parameters, 8 workers.
 
 A worker's work here is a gradient of the Nature network (84x84 frames) at a fixed batch.  Alone,
 all workers compute at once, without telling anybody; then under each rule.  The rate that is
@@ -20,7 +20,7 @@ import remotely
 from remotely_rl import sync
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.sync.flat import Flat
-from remotely_rl.sync.reply import Reply
+from remotely_rl.sync.rule import Reply
 from tools import tables
 
 WORKERS = 8

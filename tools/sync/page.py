@@ -44,6 +44,7 @@ def fill(name: str, table: str, measured: bool = True) -> None:
 def write(path: Path, done: Sequence[tuple[Run, list[Row]]]) -> None:
     """A CSV of a figure's simulations."""
     records = [{"panel": run.panel, **record(run.spec, row)} for run, rows in done for row in rows]
+    path.parent.mkdir(exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(records[0]))
         writer.writeheader()
@@ -118,7 +119,18 @@ def table(curves: Sequence[Curve]) -> str:
     clock = ["clock", f"at {GOAL:.0%}"] if curves[0].looks[-1]["time_s"] else []
     head = ["", "rule", "test loss", "accuracy", "pushes", "fetches", "staleness", *clock]
     told = f"Test loss and accuracy are means of the last {LAST} looks, ± their deviation."
-    return f"{told}\n\n{tables.table(head, rows)}"
+    at = head.index("pushes")
+    if len({row[at] for row in rows}) == 1:
+        told += f" Every run has {rows[0][at]} pushes."
+        head, rows = [*head[:at], *head[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows]
+    return f"{told}\n\n{tables.table(head, grouped(rows))}"
+
+
+def grouped(rows: Sequence[list[str]]) -> list[list[str]]:
+    """The rows, each group of them with its name in the first of them alone."""
+    names = [None, *(row[0] for row in rows)]
+    return [["" if row[0] == name else row[0], *row[1:]]
+            for row, name in zip(rows, names, strict=False)]  # fmt: skip
 
 
 def _first(looks: list[dict[str, float]]) -> str:

@@ -30,9 +30,9 @@ from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import LearningRate
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.runs import metrics
-from remotely_rl.runs.setup import make_learner
-from tools import tables
-from tools.bench.benchmark import ROOT
+from remotely_rl.runs.training import make_learner
+from tools import runs, tables
+from tools.sync import page
 
 
 class Race(NamedTuple):
@@ -43,8 +43,8 @@ class Race(NamedTuple):
 
 
 RACES = {
-    "race": Race(ROOT / "docs" / "race.jsonl", ("synchronous", "semi_async", "asynchronous")),
-    "penalties": Race(ROOT / "docs" / "penalties.jsonl", ("asynchronous", "sasgd", "fasgd")),
+    "race": Race(runs.FOLDER / "race.jsonl", ("synchronous", "semi_async", "asynchronous")),
+    "penalties": Race(runs.FOLDER / "penalties.jsonl", ("asynchronous", "sasgd", "fasgd")),
 }
 
 
@@ -203,4 +203,4 @@ def table(finishes: list[Finish]) -> str:
             f"{statistics.median(run.dropped / max(1, run.pushes) for run in runs):.0%}",
         ])  # fmt: skip
     head = ["course", "rule", "reached", "seconds", "steps", "pushes/s", "staleness", "dropped"]
-    return tables.table(head, rows)
+    return tables.table(head, page.grouped(rows))

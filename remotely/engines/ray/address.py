@@ -6,11 +6,11 @@ ray:auto         the one that `ray start` has started on this machine, or that t
 ray:HOST:PORT    the one whose head listens there
 """
 
-import ipaddress
 import os
 import socket
 
 from remotely.errors import NotAllowed, RemotelyError
+from remotely.machine import interfaces
 from remotely.protocol.address import join_address, split_address
 
 PREFIX = "ray:"
@@ -64,12 +64,14 @@ def check_trust(where: str) -> None:
     if where in ("local", "auto") or os.environ.get("RAY_AUTH_MODE") == "token":
         return
     host, _ = split_address(where)
-    if not _is_known(host):
+    try:
+        ip = str(socket.getaddrinfo(host, None)[0][4][0])
+    except (OSError, UnicodeError):
         raise ValueError(
             f"'ray:{where}' names a Ray cluster on the host {host!r}, which is not known here: "
             f"{_ADDRESSES}"
-        )
-    if not _is_here(host):
+        ) from None
+    if not interfaces.is_here(ip):
         raise NotAllowed(_OPEN.format(where))
 
 
@@ -79,27 +81,3 @@ def check_installed(address: str) -> None:
         import ray  # noqa: F401, PLC0415 - an extra
     except ImportError:
         raise RemotelyError(_MISSING.format(address)) from None
-
-
-def _is_known(host: str) -> bool:
-    try:
-        socket.getaddrinfo(host, None)
-    except (OSError, UnicodeError):
-        return False
-    return True
-
-
-def _is_here(host: str) -> bool:
-    """Tell whether a host is this machine: only then can its address be bound."""
-    try:
-        found = ipaddress.ip_address(socket.gethostbyname(host))
-    except (OSError, ValueError):
-        return False
-    if found.is_loopback:
-        return True
-    with socket.socket(socket.AF_INET6 if found.version == 6 else socket.AF_INET) as probe:
-        try:
-            probe.bind((str(found), 0))
-        except OSError:
-            return False
-    return True

@@ -1,4 +1,4 @@
-"""The verbs of the seam on Ray.
+"""The verbs of the seam on Ray: the engine of "ray:..." addresses.
 
 The class is over 250 lines: it has each verb of the seam, most of them a few lines.
 """
@@ -9,7 +9,7 @@ import functools
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -17,26 +17,22 @@ import ray
 from ray.exceptions import RayError
 
 from remotely.calling import arguments
-from remotely.calling.back_pressure import Room
-from remotely.calling.retries import RetriedFuture
 from remotely.engine import Arrival, Options, Prepared, RemoteActor
-from remotely.engines.ray import births, ends, room
-from remotely.engines.ray.calls import Calls, Message, attend, put_beside
-from remotely.engines.ray.factory import ActorFactory
-from remotely.engines.ray.promises import PROMISES
-from remotely.engines.ray.put import PlasmaRef
-from remotely.engines.ray.referred import Referred
-from remotely.engines.ray.remote import NAMESPACE, HostedActor, ray_name, state_of
-from remotely.engines.ray.replies import Completions, Lost
-from remotely.engines.ray.report import report
-from remotely.engines.ray.restarts import Restarts
-from remotely.errors import (
-    ActorDied,
-    CallTimeout,
-    NameTaken,
-    NotConnected,
-    WorkerLost,
+from remotely.engines.ray import PROMISES, placing
+from remotely.engines.ray.actor import (
+    HostedActor,
+    closed,
+    end_error,
+    ends_actor,
+    host_of,
+    is_of_argument,
 )
+from remotely.engines.ray.calls import SHUT_DOWN, Calls
+from remotely.engines.ray.host import State
+from remotely.engines.ray.placing import LOOK_EVERY_S, Placing
+from remotely.engines.ray.report import report
+from remotely.engines.ray.stored import PlasmaRef
+from remotely.errors import ActorDied, CallTimeout, NameTaken, NotConnected, WorkerLost
 from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import report_key, report_text
 from remotely.protocol import wire
@@ -44,16 +40,13 @@ from remotely.protocol.lease import DRAIN_S, OWNER_GRACE_S, PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
-from remotely.values import codec, references, source_finder, source_library
-from remotely.values.codec import Encoded
-from remotely.values.owned import NOTHING, Owned, own
-from remotely.values.references import Named
+from remotely.values import codec, references, sources
+from remotely.values.owned import NOTHING, own
 from remotely.values.shipping import Shipment
 from remotely.values.unpicklable import PartNames
 
-NEXT_LIFE_S, LOOK_EVERY_S = 5.0, 0.05  # how long a caller who is not the owner waits for one
-LOOK_S = 1.0  # for who has a name to say so; one without a process says nothing
-SHUT_DOWN = "this process has left the Ray cluster: it called remotely.shutdown(), or ends"
+NEXT_LIFE_S = 5.0  # how long a caller who is not the owner waits for the next life
+LOOK_S = 1.0  # for the one that has a name to say so; one without a process says nothing
 
 
 class RayEngine:
@@ -80,13 +73,9 @@ class RayEngine:
         self._is_closed = False
         self._patience_s = patience_s
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
-        self._completions = Completions()
-        self._calls = Calls(self._completions, self._host_of, self._lost)
-        self._factory = ActorFactory(
-            self, self._calls, shipment, patience_s, self._complain, inside
-        )
         self._let_go: set[str] = set()  # actors whose last handle is gone, and that still run
-        self._restarts = Restarts(self._factory.make_or_fail, self._completions.run)
+        self._calls = Calls(self._host_of, self._lost, self._on_unretrieved)
+        self._placing = Placing(self, self._calls, shipment, patience_s, self._complain, inside)
         atexit.register(self.shutdown)  # before Ray's, which was there first
 
     # --- making -----------------------------------------------------------------------------------
@@ -99,7 +88,8 @@ class RayEngine:
         options: Options,
         count: int,
     ) -> list[RemoteActor]:
-        deadline = time.monotonic() + self._patience_s
+        patience_s = self._patience_s if options.patience_s is None else options.patience_s
+        deadline = time.monotonic() + patience_s
         is_free_soon = options.get_if_exists  # if it is not found, another makes it, or it ends
         while True:
             if options.get_if_exists:
@@ -124,25 +114,27 @@ class RayEngine:
         count: int,
     ) -> list[RemoteActor]:
         self._check()
-        source_finder.refuse_while_importing("makes an actor")
-        births.check(options)
-        source_library.library.gather()
+        sources.refuse_while_importing("makes an actor")
+        sources.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
         made_from = own(encoded, lends=False) if options.max_restarts else None
-        room.check_feasible(options, what, count)
-        actors = [self._factory.new(cls, options) for _ in range(count)]
+        placing.check(options, what, count)
+        actors = [self._placing.new(cls, options) for _ in range(count)]
         self._actors.update((actor.actor, actor) for actor in actors)
         try:
             self._check()  # again: shutdown() ends those that are among ours by now
-            self._factory.make(actors, made_from or encoded, options)
-        except BaseException:
-            self._kill(actors, "not made")
+            self._placing.make(actors, made_from or encoded, options)
+        except BaseException as error:
+            for actor in actors:
+                actor.kill("not made")
+            if isinstance(error, RayError):
+                raise end_error(actors[0].name, None, error)(False) from None
             raise
         if made_from is not None:
             for actor in actors:
                 actor.made_from = made_from, options
-                self._restarts.watch(actor)
+                self._placing.watch(actor)
         return list(actors)
 
     # --- calling ----------------------------------------------------------------------------------
@@ -156,66 +148,32 @@ class RayEngine:
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
+        self._check()
         encoded, named = arguments.encode(remotes, method, args, kwargs)
-        return self._send(remotes, Kind.CALL, method, encoded, background, retries, named)
+        return self._calls.send(remotes, Kind.CALL, method, encoded, background, retries, named)
 
     def prepare(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
     ) -> Prepared:
         encoded, named = arguments.encode((), method, args, kwargs, names)
         kept = own(encoded, lends=False)
-        send = self._send
-        return lambda remote: send((remote,), Kind.CALL, method, kept, True, 0, named)[0]
+
+        def send(remote: RemoteActor) -> CallFuture[Any]:
+            self._check()
+            return self._calls.send((remote,), Kind.CALL, method, kept, True, 0, named)[0]
+
+        return send
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
-        return self._send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)
+        self._check()
+        return self._calls.send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)
 
     def set(
         self, remotes: Sequence[RemoteActor], name: str, value: object
     ) -> list[CallFuture[Any]]:
-        return self._send(remotes, Kind.SET, name, codec.encode(value, name), len(remotes) > 1)
-
-    def _send(
-        self,
-        remotes: Sequence[RemoteActor],
-        kind: Kind,
-        name: str,
-        encoded: Encoded,
-        background: bool,
-        retries: int = 0,
-        named: Sequence[Named] = (),
-    ) -> list[CallFuture[Any]]:
         self._check()
-        referred = Referred(named)
-        source_library.library.look()
-        if retries:
-            encoded = own(encoded, lends=False)
-        beside = put_beside(encoded) if len(remotes) > 1 else None
-        nbytes = sum(buffer.nbytes for buffer in encoded.buffers)
-        may_wait = not self._completions.is_here()  # else it would wait for itself
-        futures: list[CallFuture[Any]] = []
-        for actor in remotes:
-            assert isinstance(actor, HostedActor)
-            what = f"{actor.name}.{name}"
-            future: CallFuture[Any]
-            if isinstance(encoded, Owned) and retries:
-                message = Message(kind, name, encoded, referred, beside)
-                again = functools.partial(self._calls.queues.add, actor, message)
-                future = RetriedFuture(what, actor, again, retries)
-            else:
-                future = CallFuture(what, actor)
-            if encoded.travelling:
-                future.travelling = encoded.travelling
-            if background and kind is Kind.CALL:
-                future.on_unretrieved = self._on_unretrieved
-                if may_wait:
-                    actor.back_pressure.wait_for_room(actor, nbytes, Room.block)
-                actor.back_pressure.count(future, nbytes, may_wait)
-            self._calls.send(actor, kind, name, encoded, future, referred, beside, background)
-            if background:
-                attend(future)
-            futures.append(future)
-        return futures
+        encoded = codec.encode(value, name)
+        return self._calls.send(remotes, Kind.SET, name, encoded, len(remotes) > 1)
 
     def put(self, value: object) -> PlasmaRef:
         self._check()
@@ -234,25 +192,25 @@ class RayEngine:
     def find(self, name: str) -> RemoteActor:
         self._check()
         with contextlib.suppress(ValueError, RayError):
-            host = ray.get_actor(name, namespace=NAMESPACE)
-            if (state := state_of(host)) is not None and not self._was_asked_to_end(state):
-                found = self.borrow(state["actor"], name)
+            host, state = host_of(name)
+            if state is not None and not self._was_asked_to_end(state):
+                found = self.borrow(state.birth.actor, name)
                 found.found(host, state)
                 return found
         raise NameError(f"there is no actor named {name!r} on this cluster")
 
-    def _was_asked_to_end(self, state: Mapping[str, Any]) -> bool:
+    def _was_asked_to_end(self, state: State) -> bool:
         """Tell whether an actor was asked to end, by this client or by another."""
-        return state["is_leaving"] or state["actor"] in self._let_go
+        return state.is_leaving or state.birth.actor in self._let_go
 
     def _is_ending(self, name: str) -> bool:
         """Tell whether an actor that has a name is ending, or has just ended: Ray keeps it then."""
         try:
-            state = state_of(ray.get_actor(name, namespace=NAMESPACE), LOOK_S)
+            _, state = host_of(name, LOOK_S)
         except ValueError:
             return True
         except RayError as error:
-            return ends.ends_actor(error)
+            return ends_actor(error)
         return state is not None and self._was_asked_to_end(state)
 
     def borrow(self, actor: str, name: str) -> HostedActor:
@@ -272,30 +230,29 @@ class RayEngine:
         return report(self.cluster.partition(" ")[0])
 
     def _host_of(self, actor: HostedActor) -> Any:
-        """Return Ray's handle of an actor; None between two lives.  Raises ActorDied."""
+        """Return Ray's handle of an actor; None between two lives.  Raises ActorDied.
+
+        An actor of others is found by its name.  If its owner may restart it, this waits a while
+        for its next life.
+        """
         self._check()
         with actor.lock:
-            if actor.ended is not None:
-                raise actor.ended(False)
+            actor.check_lives()
             if actor.host is not None or not actor.settled:
                 return actor.host
-        self._look_up(actor)
-        return actor.host
-
-    def _look_up(self, actor: HostedActor) -> None:
-        """Find an actor of others; if its owner may restart it, wait a while for its next life."""
         deadline = time.monotonic() + (NEXT_LIFE_S if actor.may_return else 0.0)
         while True:
             with contextlib.suppress(ValueError, RayError):
-                host = ray.get_actor(ray_name(actor.actor), namespace=NAMESPACE)
-                if (state := state_of(host)) is not None:
+                host, state = host_of(actor.actor)
+                if state is not None:
                     break
             if time.monotonic() >= deadline:
-                raise ends.closed(actor.name, "closed, or has died")(False)
+                raise closed(actor.name, "closed, or has died")(False)
             time.sleep(LOOK_EVERY_S)
-        if state["actor"] != actor.actor:  # another one has the name by now
-            raise ends.closed(actor.name, "closed")(False)
+        if state.birth.actor != actor.actor:  # another one has the name by now
+            raise closed(actor.name, "closed")(False)
         actor.found(host, state)
+        return actor.host
 
     # --- ending -----------------------------------------------------------------------------------
 
@@ -303,31 +260,27 @@ class RayEngine:
         self._check()
         actors = [r for r in remotes if isinstance(r, HostedActor) and r.ended is None]
         if not grace_s:
-            self._kill(actors, "killed")
+            for actor in actors:
+                actor.kill("killed")
             return
         deadline = time.monotonic() + grace_s
-        asked: list[tuple[HostedActor, CallFuture[Any], Any]] = []
+        asked = self._calls.send(actors, Kind.END, "", NOTHING, background=True)[::-1]
+        left: list[Any] = []
         for actor in actors:
-            future: CallFuture[Any] = CallFuture(f"close of {actor.name}", actor)
-            self._calls.send(actor, Kind.END, "", NOTHING, future)
-            left = None if actor.host is None else _leave(actor.host, grace_s)
-            actor.ended = ends.closed(actor.name, "closed")  # now: its end is no death
-            asked.append((actor, future, left))
+            left.append(None if actor.host is None else _leave(actor.host, grace_s))
+            actor.ended = closed(actor.name, "closed")  # now: its end is no death
         failures: list[BaseException] = []  # of the classes' own `close`
-        while asked:
-            actor, future, left = asked.pop(0)
+        for actor, leaving in zip(actors, left, strict=True):
             try:
-                future.result(max(0.0, deadline - time.monotonic()))
+                asked.pop().result(max(0.0, deadline - time.monotonic()))
             except (ActorDied, WorkerLost, CallTimeout):
                 pass
             except Exception as error:
                 failures.append(error)
-            finally:
-                del future  # see future.py
             with contextlib.suppress(RayError):
-                if left is not None:
-                    ray.get(left, timeout=max(0.1, deadline - time.monotonic()))
-            self._kill([actor], "closed")
+                if leaving is not None:
+                    ray.get(leaving, timeout=max(0.1, deadline - time.monotonic()))
+            actor.kill()
         if failures:
             raise failures[0]
 
@@ -338,70 +291,64 @@ class RayEngine:
         if self._is_closed or host is None:
             return
         # The last reference may go anywhere, even in the middle of a call: so not here.
+        run = self._calls.run_soon
         if not remote.owned:
-            self._completions.run(lambda: host.forget.remote(route))
+            run(lambda: host.forget.remote(route))
         elif remote.ended is None:
             self._let_go.add(remote.actor)
             let_go = functools.partial(self._let_go.discard, remote.actor)
-            self._completions.run(lambda: _end_unasked(host, route, number, let_go))
-
-    def _kill(self, actors: Sequence[HostedActor], how: str) -> None:
-        for actor in actors:
-            with actor.lock:
-                if actor.ended is None:
-                    actor.ended = ends.closed(actor.name, how)
-                host, actor.host = actor.host, None
-            if host is not None:
-                with contextlib.suppress(RayError):
-                    ray.kill(host, no_restart=True)
+            run(lambda: _end_unasked(host, route, number, let_go))
 
     def forget(self) -> None:
         """In a forked child: leave everything to the parent."""
         self._is_closed = True
 
     def shutdown(self) -> None:
+        """End what this process owns, and leave the cluster.
+
+        Nothing is made or called any more while what there is ends.
+        """
         atexit.unregister(self.shutdown)
         if self._is_closed:
             return
-        self._is_closed = True  # first: nothing is made or called while what there is ends
+        self._is_closed = True
         try:
             if ray.is_initialized():
                 self._end_owned()
         finally:
-            self._calls.queues.close(NotConnected(SHUT_DOWN))
-            self._completions.close(lambda: NotConnected(SHUT_DOWN))
+            self._calls.close()
             if self._owns_session:
-                self._completions.await_callers()
                 ray.shutdown()
 
     def _end_owned(self) -> None:
         owned = [actor for actor in list(self._actors.values()) if actor.owned]
         for actor in owned:
             with actor.lock:
-                actor.ended = actor.ended or ends.closed(actor.name, "closed")
+                actor.ended = actor.ended or closed(actor.name, "closed")
         hosts = [actor.host for actor in owned if actor.host is not None]
         left = [_leave(host, OWNER_GRACE_S, stops=True) for host in hosts]
         if left:
             ray.wait(left, num_returns=len(left), timeout=OWNER_GRACE_S + DRAIN_S)
-        self._kill(owned, "closed")
+        for actor in owned:
+            actor.kill()
 
     # --- errors -----------------------------------------------------------------------------------
 
-    def _lost(self, actor: HostedActor, life: int) -> Lost:
-        def lost(error: RayError, may_have_run: bool) -> BaseException:
-            if ends.is_of_argument(error):
-                lost = ends.end_error("its actor", None, error.cause)(True)
-                return references.of_argument(lost, "an argument")
-            if actor.ended is not None:
-                return actor.ended(may_have_run)
-            end = ends.end_error(actor.name, actor.place, error)
-            if ends.ends_actor(error):
-                self._restarts.hear_of_death(actor, life, end)
-            else:
-                actor.take_new_route()  # the message may not have arrived
-            return end(may_have_run)
-
-        return lost
+    def _lost(
+        self, actor: HostedActor, life: int, error: RayError, may_have_run: bool
+    ) -> BaseException:
+        if is_of_argument(error):
+            return references.of_argument(
+                end_error("its actor", None, error.cause)(True), "an argument"
+            )
+        if actor.ended is not None:
+            return actor.ended(may_have_run)
+        end = end_error(actor.name, actor.place, error)
+        if ends_actor(error):
+            self._placing.hear_of_death(actor, life, end)
+        else:
+            actor.take_new_route()  # the message may not have arrived
+        return end(may_have_run)
 
     def _check(self) -> None:
         if self._is_closed or not ray.is_initialized():  # Ray would connect to any that it finds

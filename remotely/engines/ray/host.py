@@ -1,46 +1,81 @@
-"""The Ray actor in which one object lives, as far as all objects have it in common.
+"""The Ray actor in which one object lives, and messages as Ray carries them.
 
-A class with plain methods has a SerialHost, any other an AsyncHost.  Both have the same methods.
+A class with plain methods has a SerialHost, any other an AsyncHost; both offer the same methods.
 Those of the group CONTROL never wait for users' code, and those of the group WAITS do nothing else.
+The object itself is served by the same servant as on a cluster of ours (remotely/actor/hosted.py).
 
-Ray swallows the errors of a constructor, and reports them to whoever makes the next call.  So this
-one does nothing, and the object is made by a message, INIT, as on our own cluster.
+Ray swallows the errors of a constructor, and reports them to whoever makes the next call.  So the
+constructor of a host does nothing, and the object is made by a message, INIT, as on our own
+cluster.  Until INIT has come a host says that it has no object (`state`), so nobody finds it.
+
+A message to a host is a route, which names its client, and the head of the message, as bytes;
+large buffers lie beside it, out of band.  A reply is the same without a route, or NOT_RUN.
 """
 
+import asyncio
 import importlib
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-import msgspec
+import numpy as np
 import psutil
 import ray
 
-from remotely.engines.ray.frames import Entries, Frames
+from remotely.engine import Options
 from remotely.machine import this_machine
+from remotely.protocol import wire
+from remotely.protocol.lease import DRAIN_S
+from remotely.reporting.cluster_status import ActorStatus, ClientStatus
+from remotely.values import codec
 
 CONTROL, WAITS = "control", "waits"  # the concurrency groups
 LOOK_EVERY_S = 1.0  # at the memory, and whether there is an object
+CALLS_AT_ONCE = 1_000_000  # in the event loop of an AsyncHost; how many run is the servant's matter
 # It imports what runs users' code, which is above the engines; so it is found by its name, as a
 # worker starts its actors' processes.
 HOSTED = "remotely.actor.hosted"
 
+ROUTE_BYTES = 8
+NOT_RUN = b""  # instead of a reply: the actor has ended, and this call did not run
+
+Entries = Sequence[Any]  # replies of other calls, or errors, in the place of arguments
+Frames = Sequence[bytes | memoryview]
 M = TypeVar("M", bound=Callable[..., Any])
 
 
-def in_group(group: str) -> Callable[[M], M]:
-    """Mark a method that Ray runs in a concurrency group."""
-
-    def mark(method: M) -> M:
-        return cast(M, ray.method(concurrency_group=group)(method))
-
-    return mark
+# --- messages -------------------------------------------------------------------------------------
 
 
-class Birth(msgspec.Struct, frozen=True):
+def sendable(frames: Frames) -> Any:
+    """Return what Ray is given: bytes go as they are, and buffers out of band."""
+    head, *buffers = frames
+    head = bytes(head)
+    return (head, codec.out_of_band(buffers)) if buffers else head
+
+
+def received(data: Any) -> list[bytes | memoryview]:
+    """Return the frames of what Ray has brought.  Buffers are copied: those of Ray's store are
+    read-only, and shared."""
+    if isinstance(data, bytes):
+        return [data]
+    head, buffers = data
+    return [head, *map(writable, buffers)]
+
+
+def writable(buffer: Any) -> memoryview:
+    """Return a copy.  numpy asks for large pages, which makes it faster than a bytearray."""
+    flat = memoryview(buffer).cast("B")
+    return np.frombuffer(flat, np.uint8).copy().data if flat.nbytes else flat
+
+
+# --- what a host is told, and tells ---------------------------------------------------------------
+
+
+class Birth(NamedTuple):
     """What a host is told before it is given an object."""
 
     actor: str  # its id
@@ -48,17 +83,12 @@ class Birth(msgspec.Struct, frozen=True):
     class_name: str
     life: int
     is_serial: bool  # its host is a SerialHost
-    max_restarts: int
-    cpus: float
-    gpus: float
-    env: list[str]  # the names of variables that the user has set
-    memory: int  # bytes; beyond it the actor ends; 0 is no limit
-    resources: dict[str, float]
-    owner: tuple[int, str, str]  # pid and machine of the client, and its name if it is an actor
+    options: Options
+    owner: ClientStatus | None  # None if it is detached
     cluster: str  # as `RayEngine.cluster`
 
 
-class Place(msgspec.Struct, frozen=True):
+class Place(NamedTuple):
     """Where a host has come to be."""
 
     pid: int
@@ -67,13 +97,21 @@ class Place(msgspec.Struct, frozen=True):
     node: str  # as Ray names it
 
 
+class State(NamedTuple):
+    """What a host is and does."""
+
+    birth: Birth
+    status: ActorStatus
+    is_leaving: bool  # it was asked to end
+
+
 class Hosted(Protocol):
     """What the servant offers to its host."""
 
     is_closing: bool  # no call runs any more, and the object is being closed
 
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
-        """Run a message; its reply goes to `Line.reply`."""
+        """Run a message; its reply goes to `Host.reply`."""
 
     def cancel(self, route: bytes, call_id: int) -> bool:
         """Have a call not begin; return whether that was in time."""
@@ -88,17 +126,19 @@ class Hosted(Protocol):
         """Tell whether there is an object, or its constructor runs."""
 
     def state(self) -> dict[str, Any]:
-        """Return what it is doing."""
+        """Return what it is doing, by fields of ActorStatus."""
 
 
-class Line(Protocol):
-    """What a host offers to its servant, on any thread on which that runs messages."""
+# --- the hosts ------------------------------------------------------------------------------------
 
-    def reply(self, route: bytes, frames: Frames) -> None:
-        """Give a message its reply."""
 
-    def over(self) -> None:
-        """The object has been let go: nothing runs any more."""
+def in_group(group: str) -> Callable[[M], M]:
+    """Mark a method that Ray runs in a concurrency group."""
+
+    def mark(method: M) -> M:
+        return cast(M, ray.method(concurrency_group=group)(method))
+
+    return mark
 
 
 class Host:
@@ -109,8 +149,9 @@ class Host:
         self._name = name
         self._hosted: Hosted | None = None
         self._birth: Birth | None = None
-        self._is_over = False
         self._is_leaving = False
+        self._over = threading.Event()  # the object has been let go
+        self._watched = threading.Event()
         if made_within_s:
             threading.Thread(target=self._watch_maker, args=(made_within_s,), daemon=True).start()
 
@@ -118,22 +159,19 @@ class Host:
         """What Ray writes before each line that the actor prints."""
         return self._name
 
-    @property
-    def is_closing(self) -> bool:
-        return self._hosted is not None and self._hosted.is_closing
-
-    def _begin(self, birth: bytes) -> bytes:
-        """Be ready for messages; return the Place."""
-        self._birth = told = msgspec.msgpack.decode(birth, type=Birth)
-        if told.memory:
-            watch = threading.Thread(target=_watch_memory, args=(told.memory,), daemon=True)
-            watch.start()  # a call may be what takes it all
-        context = ray.get_runtime_context()
+    def _begin(self, birth: Birth) -> Place:
+        """Be ready for messages."""
+        self._birth = birth
+        if memory := birth.options.memory:  # on a thread, as a call may be what takes it all
+            threading.Thread(target=_watch_memory, args=(memory,), daemon=True).start()
         place = Place(
-            os.getpid(), this_machine.machine_name(), this_machine.identity(), context.get_node_id()
+            os.getpid(),
+            this_machine.machine_name(),
+            this_machine.identity(),
+            ray.get_runtime_context().get_node_id(),
         )
-        self._hosted = importlib.import_module(HOSTED).start(told, place, self)
-        return msgspec.msgpack.encode(place)
+        self._hosted = importlib.import_module(HOSTED).start(birth, place, self)
+        return place
 
     def _watch_maker(self, made_within_s: float) -> None:
         """End the process if it has no object by then: its maker is gone, and callers wait."""
@@ -149,22 +187,242 @@ class Host:
         return self._hosted is not None and self._hosted.cancel(route, call_id)
 
     @in_group(CONTROL)
-    def state(self) -> dict[str, Any] | None:
-        """Return what it is and does, for `remotely.status()`; None before it has begun."""
-        if self._hosted is None or self._birth is None:
+    def state(self) -> State | None:
+        """Return what it is and does; None before its object is being made."""
+        hosted, birth = self._hosted, self._birth
+        if hosted is None or birth is None or not hosted.is_made():
             return None
-        process = psutil.Process()
-        return {
-            **msgspec.structs.asdict(self._birth),
-            **self._hosted.state(),
-            "is_leaving": self._is_leaving,
-            "pid": process.pid,
-            "rss": process.memory_info().rss,
-            "cpu_percent": process.cpu_percent(),
-            "since": process.create_time(),
-            "gpu_ids": ray.get_gpu_ids(),
-            "node": ray.get_runtime_context().get_node_id(),
-        }
+        process, options = psutil.Process(), birth.options
+        assert isinstance(options.memory, int)
+        status = ActorStatus(
+            name=birth.name,
+            class_name=birth.class_name,
+            actor=birth.actor,
+            machine=this_machine.machine_name(),
+            worker=ray.get_runtime_context().get_node_id(),
+            pid=process.pid,
+            cpus=options.cores,
+            gpus=options.gpus,
+            gpu_ids=ray.get_gpu_ids(),
+            memory_limit=options.memory,
+            resources=dict(options.resources),
+            cpu_percent=process.cpu_percent(),
+            rss=process.memory_info().rss,
+            queue=0,
+            since=process.create_time(),
+            owner=birth.owner,
+            **hosted.state(),
+        )
+        return State(birth, status, self._is_leaving)
+
+    def reply(self, route: bytes, frames: Frames) -> None:
+        """Give a message its reply, on any thread on which the servant runs messages."""
+        raise NotImplementedError
+
+    def over(self) -> None:
+        """The object has been let go: nothing runs any more.  On such a thread as well."""
+        raise NotImplementedError
+
+    def _await_end(self, grace_s: float, stops: bool) -> None:
+        """Return when the object has been closed; end the process at once if that takes too long.
+
+        1  With `stops` no further call begins, and the object is closed now; else a message, END,
+           closes it, which may have come already.
+        2  What runs has `grace_s` to come to its end.
+        3  With `stops`, a `close` of the object that has begun by then has DRAIN_S more.
+        4  Ray lets the calls that run come to their end, so the one that watches ends first.
+        """
+        self._is_leaving = True
+        hosted = self._hosted
+        if stops and hosted is not None:
+            hosted.stop()
+        if not self._over.wait(grace_s):
+            is_closing = stops and hosted is not None and hosted.is_closing
+            if not is_closing or not self._over.wait(DRAIN_S):
+                os._exit(1)
+        self._watched.set()
+
+    def _watch_anew(self) -> threading.Event:
+        """Let the one that watches go, if there is one; return what the next waits for."""
+        self._watched.set()
+        self._watched = watched = threading.Event()
+        return watched
+
+
+class SerialHost(Host):
+    """The host of an object whose calls run one after the other on one thread.
+
+    Ray runs the calls of a plain actor in the order in which each client made them, and waits
+    itself for what their arguments refer to.  It reads a result before the next call begins, which
+    may change it.
+    """
+
+    def __init__(self, name: str, made_within_s: float) -> None:
+        super().__init__(name, made_within_s)
+        self._reply: Any = NOT_RUN
+
+    def begin(self, birth: Birth) -> Place:
+        return self._begin(birth)
+
+    def do(
+        self,
+        data: bytes,
+        buffers: Sequence[Any] = (),
+        names: Sequence[str] = (),
+        *entries: Any,
+    ) -> Any:
+        """Run one message, and return the reply.
+
+        `entries` are what the arguments refer to, and `names` the arguments.
+        """
+        if self._over.is_set():
+            return NOT_RUN
+        assert self._hosted is not None
+        route, head = data[:ROUTE_BYTES], memoryview(data)[ROUTE_BYTES:]
+        self._hosted.take(
+            route, [head, *(memoryview(buffer) for buffer in buffers)], entries, names
+        )
+        reply, self._reply = self._reply, NOT_RUN  # there is none if the object was never made
+        return reply
+
+    def forget(self, route: bytes) -> None:
+        """Nobody calls by this route any more; nothing is kept for one."""
+
+    @in_group(WAITS)
+    def watch(self) -> None:
+        """Fail when this process dies; return when it ends in good order, or is watched anew."""
+        self._watch_anew().wait()
+
+    def stop(self) -> None:
+        """Close the object, here where messages run; `leave` may come before or after."""
+        if self._hosted is not None:
+            self._hosted.stop()
+            self._hosted.end_if_stopped()
+
+    @in_group(WAITS)
+    def leave(self, grace_s: float, stops: bool) -> None:
+        """End the process, as `_await_end` says; never returns."""
+        self._await_end(grace_s, stops)
+        ray.actor.exit_actor()
+
+    def reply(self, route: bytes, frames: Frames) -> None:
+        self._reply = sendable(frames)
+
+    def over(self) -> None:
+        self._over.set()
+
+
+class _Turn:
+    """The order of one client's messages."""
+
+    def __init__(self) -> None:
+        self.due = 1
+        self.waiting: dict[int, asyncio.Future[None]] = {}
+
+
+class AsyncHost(Host):
+    """The host of an object that serves several calls at a time: batched, async, or on threads.
+
+    It is an async actor of Ray's, whose calls begin in any order.  So a client numbers its
+    messages, and they are handed to the servant in that order.
+    """
+
+    def __init__(self, name: str, made_within_s: float) -> None:
+        super().__init__(name, made_within_s)
+        self._turns: dict[bytes, _Turn] = {}
+        self._asked: dict[tuple[bytes, int], asyncio.Future[Any]] = {}
+
+    async def begin(self, birth: Birth) -> Place:
+        # A call that waits is what handles are for.
+        os.environ["RAY_WARN_BLOCKING_GET_INSIDE_ASYNC"] = "0"
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        return self._begin(birth)
+
+    async def do(
+        self,
+        data: bytes,
+        buffers: Sequence[Any] = (),
+        names: Sequence[str] = (),
+        refs: Sequence[Any] = (),
+    ) -> Any:
+        """Run one message, and return the reply.
+
+        `refs` are what the arguments refer to, and `names` the arguments.
+
+        1  It waits for those with lower numbers, and then for its `refs`.
+        2  It is handed to the servant, which answers now or later, by `reply`.
+        3  The next number may go on, whatever became of this one.
+        4  It returns when it is answered; with NOT_RUN if the object is let go before (`over`).
+        """
+        route, head = data[:ROUTE_BYTES], memoryview(data)[ROUTE_BYTES:]
+        number = wire.call_id_of(head)
+        turn = self._turns.setdefault(route, _Turn())
+        if number != turn.due:
+            await turn.waiting.setdefault(number, self._loop.create_future())
+        outcome = self._loop.create_future()
+        try:
+            entries: Entries = await asyncio.gather(*refs, return_exceptions=True) if refs else ()
+            if self._over.is_set():
+                outcome.set_result(NOT_RUN)
+            else:
+                self._asked[route, number] = outcome
+                assert self._hosted is not None
+                self._hosted.take(
+                    route, [head, *(memoryview(buffer) for buffer in buffers)], entries, names
+                )
+        finally:
+            turn.due += 1
+            if (next_one := turn.waiting.pop(turn.due, None)) is not None:
+                next_one.set_result(None)
+        return await outcome
+
+    @in_group(CONTROL)
+    async def forget(self, route: bytes) -> None:
+        """Nobody calls by this route any more."""
+        self._loop.call_soon_threadsafe(self._turns.pop, route, None)
+
+    @in_group(WAITS)
+    async def watch(self) -> None:
+        """As that of a SerialHost."""
+        await asyncio.to_thread(self._watch_anew().wait)
+
+    async def stop(self) -> None:
+        """As that of a SerialHost; here `leave` is enough, which wakes the object's own loop."""
+
+    @in_group(WAITS)
+    async def leave(self, grace_s: float, stops: bool) -> None:
+        """End the process, as `_await_end` says; never returns."""
+        await asyncio.to_thread(self._await_end, grace_s, stops)
+        ray.actor.exit_actor()
+
+    def reply(self, route: bytes, frames: Frames) -> None:
+        number = wire.call_id_of(frames[0])
+        # Ray reads the buffers later, on another thread, when the object may have changed them.
+        head, *buffers = frames
+        data = sendable([head, *map(writable, buffers)])
+        if threading.get_ident() == self._thread:
+            self._answer(route, number, data)
+        else:
+            self._loop.call_soon_threadsafe(self._answer, route, number, data)
+
+    def over(self) -> None:
+        self._loop.call_soon_threadsafe(self._end)
+
+    def _answer(self, route: bytes, number: int, data: Any) -> None:
+        outcome = self._asked.pop((route, number), None)
+        if outcome is not None and not outcome.done():
+            outcome.set_result(data)
+
+    def _end(self) -> None:
+        for route, number in list(self._asked):
+            self._answer(route, number, NOT_RUN)
+        self._over.set()  # last: `leave` waits for it
+
+
+# How many calls of each group run at once: on threads, or in an event loop.
+Serial = ray.remote(concurrency_groups={CONTROL: 4, WAITS: 8})(SerialHost)
+Async = ray.remote(concurrency_groups={CONTROL: 1_000, WAITS: 1_000})(AsyncHost)
 
 
 def _watch_memory(limit: int) -> None:

@@ -1,17 +1,16 @@
-"""Who is on a Ray cluster, as `remotely.status()` tells it."""
+"""The status of a Ray cluster: `remotely.status()`."""
 
+import contextlib
+from collections import Counter
 from typing import Any
 
 import ray
+from msgspec.structs import replace
 
-from remotely.engines.ray.remote import NAMESPACE
+from remotely.engines.ray.actor import NAMESPACE
+from remotely.engines.ray.host import State
 from remotely.machine import this_machine
-from remotely.reporting.cluster_status import (
-    ActorStatus,
-    ClientStatus,
-    ClusterStatus,
-    MachineStatus,
-)
+from remotely.reporting.cluster_status import ClusterStatus, MachineStatus
 
 ANSWER_S = 2.0  # what actors have to say what they do
 
@@ -20,45 +19,32 @@ def report(address: str) -> ClusterStatus:
     nodes = [node for node in ray.nodes() if node["Alive"]]
     free = ray._private.state.available_resources_per_node()
     machines = [_machine(node, free.get(node["NodeID"], {})) for node in nodes]
-    by_node = {machine.worker: machine for machine in machines}
-    actors = [_actor(state, by_node) for state in _states()]
-    owners = {actor.owner for actor in actors if actor.owner is not None}
-    clients = [
-        ClientStatus(pid=pid, machine=machine, actor=actor, actors=_owned(actors, pid, machine))
-        for pid, machine, actor in {(o.pid, o.machine, o.actor) for o in owners}
+    names = {machine.worker: machine.machine for machine in machines}
+    actors = [
+        replace(state.status, machine=names.get(state.status.worker, "")) for state in _states()
     ]
+    owned = Counter(actor.owner for actor in actors if actor.owner is not None)
+    clients = [replace(owner, actors=count) for owner, count in owned.items()]
     return ClusterStatus(
         address=address, waiting=0, machines=machines, clients=clients, actors=actors
     )
 
 
-def _owned(actors: list[ActorStatus], pid: int, machine: str) -> int:
-    owners = [actor.owner for actor in actors if actor.owner is not None]
-    return sum(1 for owner in owners if (owner.pid, owner.machine) == (pid, machine))
-
-
-def _states() -> list[dict[str, Any]]:
+def _states() -> list[State]:
     """Ask every host what it does; those that have ended or not begun say nothing."""
-    names = ray.util.list_named_actors(all_namespaces=True)
     asked = []
-    for name in [found["name"] for found in names if found["namespace"] == NAMESPACE]:
-        try:
-            host = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:
-            continue
-        asked.append(host.state.remote())
-    if not asked:
-        return []
-    done, _ = ray.wait(asked, num_returns=len(asked), timeout=ANSWER_S)
-    found = []
+    for found in ray.util.list_named_actors(all_namespaces=True):
+        if found["namespace"] == NAMESPACE:
+            with contextlib.suppress(ValueError):
+                host = ray.get_actor(found["name"], namespace=NAMESPACE)
+                asked.append(host.state.remote())
+    done = ray.wait(asked, num_returns=len(asked), timeout=ANSWER_S)[0] if asked else []
+    states = []
     for ref in done:
-        try:
-            state = ray.get(ref)
-        except ray.exceptions.RayError:
-            continue
-        if state is not None:
-            found.append(state)
-    return found
+        with contextlib.suppress(ray.exceptions.RayError):
+            if (state := ray.get(ref)) is not None:
+                states.append(state)
+    return states
 
 
 def _machine(node: dict[str, Any], free: dict[str, float]) -> MachineStatus:
@@ -87,30 +73,3 @@ def _others(resources: dict[str, float]) -> dict[str, float]:
         for name, amount in resources.items()
         if name not in own and not name.startswith(("node:", "accelerator_type:"))
     }
-
-
-def _actor(state: dict[str, Any], by_node: dict[str, MachineStatus]) -> ActorStatus:
-    node = state["node"]
-    pid, machine, actor = state["owner"]
-    return ActorStatus(
-        name=state["name"],
-        class_name=state["class_name"],
-        actor=state["actor"],
-        machine=by_node[node].machine if node in by_node else "",
-        worker=node,
-        pid=state["pid"],
-        cpus=state["cpus"],
-        gpus=state["gpus"],
-        gpu_ids=list(state["gpu_ids"]),
-        memory_limit=state["memory"],
-        resources=state["resources"],
-        cpu_percent=state["cpu_percent"],
-        rss=state["rss"],
-        calls=state["calls"],
-        running=state["running"],
-        method=state["method"],
-        method_s=state["method_s"],
-        queue=0,
-        since=state["since"],
-        owner=ClientStatus(pid=pid, machine=machine, actor=actor) if pid else None,
-    )

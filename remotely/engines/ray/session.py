@@ -1,4 +1,4 @@
-"""How this process joins a Ray cluster, or starts one of its own."""
+"""The Ray cluster of this process: joined, or started."""
 
 import logging
 import socket
@@ -13,9 +13,9 @@ from ray._private.authentication.authentication_token_setup import (
 from ray._raylet import GcsClient
 from ray.exceptions import AuthenticationError, RayError
 
+from remotely.engines.ray.actor import NAMESPACE
 from remotely.engines.ray.address import GCS_PORT, check_trust
 from remotely.engines.ray.engine import RayEngine
-from remotely.engines.ray.remote import NAMESPACE
 from remotely.errors import MasterLost, NotAllowed, VersionMismatch
 from remotely.machine.gpus import Gpus, choose
 from remotely.protocol.address import split_address

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from remotely_rl import durable
 from remotely_rl.errors import ReplayError
-from remotely_rl.experience.replay.rings import Ring
+from remotely_rl.experience.replay.stores import Ring
 
 FORMAT = 2
 HEADER = "replay.json"

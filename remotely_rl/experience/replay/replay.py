@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remotely_rl.errors import ReplayError
-from remotely_rl.experience.replay import room, windows
+from remotely_rl.experience.replay import windows
 from remotely_rl.experience.replay.archive import Archive
 from remotely_rl.experience.replay.choices import Prioritised, Uniform
 from remotely_rl.experience.replay.layout import Layout
 from remotely_rl.experience.replay.rows import Rows
+from remotely_rl.experience.replay.stores import check_memory
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.trees import Tree
 
@@ -64,7 +65,7 @@ class Replay:
         kind = Prioritised if alpha else Uniform
         length = rows // width
         needed = Rows.nbytes_of(length, width, layout) + kind.nbytes_of(width * (length + 1))
-        room.check(needed, rows)
+        check_memory(needed, rows)
         self.width, self.gamma, self.reward_clip = width, gamma, reward_clip
         self._rows = Rows(length, width, layout, say)
         self._alpha = alpha
@@ -207,8 +208,7 @@ class Replay:
         """
         archive = Archive.read(folder)
         facts = archive.facts
-        theirs = {name: value for name, value in facts["made_with"].items() if name != "n_step"}
-        if differs := _difference(folder, self._made_with, theirs):  # earlier versions had n_step
+        if differs := _difference(folder, self._made_with, facts["made_with"]):
             raise ReplayError(
                 f"{differs}: load it with the settings it was saved with, or start with an empty"
                 " one"

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remotely_rl import trees
-from remotely_rl.experience.replay import layout, room
+from remotely_rl.experience.replay import layout
 from remotely_rl.experience.replay.layout import Layout
-from remotely_rl.experience.replay.rings import Ring
-from remotely_rl.experience.replay.stores import Frames, Store, Whole
+from remotely_rl.experience.replay.stores import Frames, Ring, Store, Whole, check_memory
 from remotely_rl.experience.replay.windows import BEGINS, TERMINATED, TRUNCATED, VALID
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.trees import Tree
@@ -187,7 +186,7 @@ class Rows:
     def _room_for(self, leaf: layout.Leaf) -> Store:
         """Return an empty store in the place of another.  Raise ReplayError without memory."""
         kind = _kind(leaf)
-        room.check(kind.nbytes_of(leaf, self.width, self.ring), self.width * self.length)
+        check_memory(kind.nbytes_of(leaf, self.width, self.ring), self.width * self.length)
         return kind(leaf, self.width, self.ring)
 
     def _joins(

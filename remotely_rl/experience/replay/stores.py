@@ -10,11 +10,16 @@ first of an episode, whatever a reset pads with.  So the stack of any row is a r
 nothing has to look for the ends of episodes.
 """
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
+from remotely.machine import this_machine
+from remotely_rl.errors import ReplayError
 from remotely_rl.experience.replay.layout import Leaf, continues
 
 # The ring of frames has room for one more frame for each so many rows.  Where stacks of four begin
@@ -147,3 +152,43 @@ class Frames:
 
 
 Store = Whole | Frames
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The rings of all columns laid end to end, and the numbers of the entries they hold.
+
+    Entry i of a column lies at i modulo the length of a ring.  Entries before `settled` no longer
+    change; numbers are [width] each.
+    """
+
+    data: NDArray[Any]  # [width * length, ...]
+    first: NDArray[np.int64]
+    settled: NDArray[np.int64]
+    end: NDArray[np.int64]
+
+    def pieces(self, first: Sequence[int], end: Sequence[int]) -> Iterator[memoryview]:
+        """Yield the bytes of entries from `first` to `end` of each column, to read or to write."""
+        length = len(self.data) // len(end)
+        for column, (at, stop) in enumerate(zip(first, end, strict=True)):
+            while at < stop:
+                start = column * length + at % length
+                count = min(stop - at, length - at % length)
+                yield self.data[start : start + count].reshape(-1).view(np.uint8).data
+                at += count
+
+
+GIB = 2**30
+
+
+def check_memory(nbytes: int, rows: int) -> None:
+    """Raise ReplayError, naming both numbers, if `nbytes` for `rows` are more than are free.
+
+    Asked before any of the memory is touched.
+    """
+    free = min(psutil.virtual_memory().available, this_machine.memory())
+    if nbytes > free:
+        raise ReplayError(
+            f"a replay of {rows:,} rows takes {nbytes / GIB:.1f} GiB, and {free / GIB:.1f} GiB of"
+            f" memory are free: ask for at most {rows * free // nbytes:,} rows"
+        )

@@ -1,1 +1,1 @@
-"""The sync rules, one file each."""
+"""The sync rules: of clients that wait, that never wait, and that step by themselves."""

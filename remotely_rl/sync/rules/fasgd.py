@@ -33,9 +33,8 @@ from torch import Tensor
 
 from remotely_rl.errors import SyncError
 from remotely_rl.settings import FRACTION, NOT_NEGATIVE
-from remotely_rl.sync.reply import Accepted, Reply
-from remotely_rl.sync.rules.asynchronous import Asynchronous
-from remotely_rl.sync.rules.staleness_scaled import check_reading, divisor
+from remotely_rl.sync.rule import Accepted, Reply
+from remotely_rl.sync.rules.asynchronous import Asynchronous, check_reading, divisor
 
 MODES = ("std", "literal", "fred")
 FRED_EPSILON = 1e-3

@@ -1,18 +1,4 @@
-"""Local SGD and DiLoCo: rounds of many steps at each client, then one step along their mean.
-
-A client takes `steps` steps by its own optimizer, whose state stays with it, and pushes the
-difference, start minus end, in place of a gradient.  An outer optimizer, SGD with Nesterov
-momentum, steps along the mean of all clients.
-
-    local SGD    outer rate 1, no momentum: the clients' parameters are averaged
-                 (Stich 2019, https://arxiv.org/abs/1805.09767)
-    DiLoCo       outer rate 0.7, momentum 0.9, hundreds of steps, AdamW as the inner optimizer
-                 (Douillard et al. 2023, https://arxiv.org/abs/2311.08105)
-
-The inner optimizer is the one given, and AdamW only if you give it.  The default number of steps
-is 100, where DiLoCo's paper has 500.  A schedule of the learning rate changes that of the inner
-optimizers; the outer rate is constant.
-"""
+"""Rules whose clients take many steps by optimizers of their own between two pushes."""
 
 import functools
 from dataclasses import dataclass
@@ -23,12 +9,29 @@ from torch import Tensor
 
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.sync.client import Client, LocalStepsClient, MakeOptimizer
+from remotely_rl.sync.rule import Accepted, Reply, Rule, sgd
 from remotely_rl.sync.rules.synchronous import Synchronous
 
 
 @dataclass(eq=False)
 class LocalSteps(Synchronous):
-    """See the module's docstring; with the defaults, local SGD."""
+    """Local SGD and DiLoCo: rounds of many steps at each client, then one step along their mean.
+
+    A client takes `steps` steps by its own optimizer, whose state stays with it, and pushes the
+    difference, start minus end, in place of a gradient.  An outer optimizer, SGD with Nesterov
+    momentum, steps along the mean of all clients.
+
+        local SGD    outer rate 1, no momentum: the clients' parameters are averaged
+                     (Stich 2019, https://arxiv.org/abs/1805.09767)
+        DiLoCo       outer rate 0.7, momentum 0.9, hundreds of steps, AdamW as the inner optimizer
+                     (Douillard et al. 2023, https://arxiv.org/abs/2311.08105)
+
+    The inner optimizer is the one given, and AdamW only if you give it.  The default number of
+    steps is 100, where DiLoCo's paper has 500.  A schedule of the learning rate changes that of the
+    inner optimizers; the outer rate is constant.
+
+    with the defaults, local SGD.
+    """
 
     steps: Annotated[int, "local steps of a client in a round", COUNT] = 8
     outer_rate: Annotated[
@@ -60,3 +63,38 @@ class DiLoCo(LocalSteps):
         float, "rate of the outer optimizer, which no schedule changes", NOT_NEGATIVE
     ] = 0.7
     momentum: Annotated[float, "Nesterov momentum of the outer optimizer", FRACTION] = 0.9
+
+
+@dataclass(eq=False)
+class ElasticAveraging(Rule):
+    """Elastic averaging (EASGD): clients explore, coupled to a center by an elastic force.
+
+    Zhang, Choromanska, LeCun 2015, https://arxiv.org/abs/1412.6651, algorithm 1.  A client takes
+    `period` local steps, then pushes its parameters x_i; client and center move towards each other:
+
+        x_i <- x_i - rho (x_i - center)
+        center <- center + rho (x_i - center)        with x_i and center as they were before
+
+    The parameters of this rule are the center.  The optimizer takes the clients' steps, and the
+    answer to a push is x_i: each client keeps parameters of its own.  A schedule of the learning
+    rate changes that of the clients; rho is constant.  The paper's rule of thumb is rho = 0.9 / N.
+    Its EAMSGD is this with momentum in the optimizer.
+    """
+
+    period: Annotated[int, "local steps of a client between two pushes", COUNT] = 8
+    moving_rate: Annotated[float, "rho; 0: 0.9 / clients", FRACTION] = 0.0
+    clients_optimize = True
+
+    def __post_init__(self, start: Tensor, optimizer: MakeOptimizer) -> None:
+        self.inner = optimizer
+        self.rho = self.moving_rate or 0.9 / self.clients
+        super().__post_init__(start, sgd(self.rho))
+
+    def on_push(self, client: int, contribution: Tensor, staleness: int) -> Reply:
+        offset = contribution - self.vector.detach()
+        self.step(-offset)
+        return Reply(Accepted.COUNTED, self.version, staleness, contribution - self.rho * offset)
+
+    def client(self, number: int, accumulate: int = 1) -> Client:
+        plain = super().client(number, accumulate)
+        return LocalStepsClient(plain, self.period, self.inner, push_parameters=True)

@@ -36,8 +36,7 @@ from torch import Tensor
 
 from remotely_rl.errors import SyncError
 from remotely_rl.settings import COUNT, NOT_NEGATIVE
-from remotely_rl.sync.reply import Accepted, Reply
-from remotely_rl.sync.rule import Rule
+from remotely_rl.sync.rule import Accepted, Reply, Rule
 from remotely_rl.sync.rules.synchronous import mean
 
 MERGES = ("mean", "sum", "sum_n")

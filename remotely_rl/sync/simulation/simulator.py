@@ -18,8 +18,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from remotely_rl.errors import SyncError
-from remotely_rl.sync.reply import Release, Reply
-from remotely_rl.sync.rule import Rule
+from remotely_rl.sync.rule import Release, Reply, Rule
 from remotely_rl.sync.simulation.dispatcher import Dispatcher, Event, EventKind
 
 # From client and parameters [P] to a gradient [P].

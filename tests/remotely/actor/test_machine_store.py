@@ -49,7 +49,7 @@ def slow_store() -> Iterator[SlowStore]:
     store.close()
 
 
-def test_a_store_that_is_late_with_its_answer_still_has_what_was_lent(
+def test_memory_lent_to_a_store_that_answers_late_is_not_reused(
     slow_store: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may read the offer yet: memory that was lent anew would change under its readers."""

@@ -20,7 +20,7 @@ from remotely.protocol import control
 from remotely.protocol.wire import Kind
 from remotely.transport import sockets
 from remotely.values import codec
-from remotely.values.memory_peer import OutgoingValue
+from remotely.values.payload import OutgoingValue
 from tests.clusters import wait_until
 
 NO_LATER_THAN_S = 10.0

@@ -10,10 +10,10 @@ import pytest
 
 import remotely
 from remotely.client import client, deadlock
+from remotely.client.bulk_transfer import Stores
 from remotely.client.master_session import MasterSession
-from remotely.client.stores import Stores
 from remotely.protocol import control
-from remotely.values.parcel import SEND_FROM_BYTES, Parcel
+from remotely.values.payload import SEND_FROM_BYTES, Parcel
 from tests.clusters import Started, wait_until
 
 LARGE = 2 * SEND_FROM_BYTES

@@ -69,7 +69,7 @@ def test_calls_of_different_forms_run_apart_and_keep_their_order() -> None:
     assert [[who for who, _ in calls] for calls in gathering.take()] == [[0, 2], [1, 3]]
 
 
-def test_it_is_due_when_the_first_has_waited_and_full_at_its_size() -> None:
+def test_a_batch_is_due_when_its_first_call_has_waited_and_full_at_its_size() -> None:
     gathering = Gathering(rule())
     for i in range(4):
         assert not gathering.is_full

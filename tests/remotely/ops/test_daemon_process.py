@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.mark.parametrize("role", ["master", "worker"])
-def test_a_daemon_that_is_told_nothing_ends_without_a_word(role: str, tmp_path: Path) -> None:
+def test_a_daemon_without_configuration_ends_silently(role: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", f"remotely.{role}"]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False

@@ -12,6 +12,7 @@ import pytest
 from remotely.ops import daemon_process
 from remotely.ops.embedded import EmbeddedCluster
 from remotely.protocol.listening import Listening
+from remotely.transport.keys import fresh_keys
 from tests.clusters import DEADLINE_S, processes, wait_until
 
 STEPS = ("launch", "configure", "first_line")
@@ -34,7 +35,7 @@ def interrupted_at(call: int, function: Callable[..., object]) -> Callable[..., 
 def tell(worker: "subprocess.Popen[bytes]", cluster: EmbeddedCluster) -> None:
     """Tell a worker who it is on a cluster that has no master."""
     offer = daemon_process.Offer(1, 0)
-    key = cluster._worker_key
+    _, _, key = fresh_keys()
     daemon_process.configure(
         worker,
         daemon_process.worker_config(cluster.address, key, Listening(), cluster.folder, offer),

@@ -63,14 +63,14 @@ def test_the_master_has_the_port_of_its_address_or_the_first_of_the_range() -> N
         ("address", "adress", "line 2: adress: there is no such field; there are address"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_field(old: str, new: str, told: str) -> None:
+def test_an_error_names_its_line_and_field(old: str, new: str, told: str) -> None:
     assert old in GOOD
     with pytest.raises(ValueError, match=r"hosts\.toml, line") as error:
         parse_hosts(GOOD.replace(old, new), "hosts.toml")
     assert told in str(error.value)
 
 
-def test_a_file_without_machines_is_told() -> None:
+def test_a_file_without_machines_is_refused() -> None:
     with pytest.raises(ValueError, match="there is none; name at least one"):
         parse_hosts('address = "a"', "f")
 

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from remotely.errors import MasterLost, RemotelyError
-from remotely.ops import job
+from remotely.ops import cluster, job
+from remotely.ops.cluster import Network
+from remotely.ops.daemon_process import Offer
+from remotely.ops.launchers import ALONE, Rank
 from remotely.ops.rendezvous import Rendezvous
 
 PATIENCE_S = 600.0
@@ -19,12 +22,13 @@ def test_a_rank_that_saw_rank_0_only_once_does_not_wait_for_it_when_it_is_gone(
     first.open()
     first.invite(["127.0.0.1:1"])
 
-    def end_first(*_: Any) -> None:
+    def end_first(*_: Any, **__: Any) -> None:
         first.close()
         raise MasterLost("nobody answers")
 
-    monkeypatch.setattr(job, "_join_at", end_first)
+    monkeypatch.setattr(job, "answering", lambda addresses: None)
+    monkeypatch.setattr(cluster, "join", end_first)
     monkeypatch.setattr(job, "GONE_S", 0.1)
-    nothing: Any = None
+    rank = Rank(ALONE, rank=1, size=2, job="job")
     with pytest.raises(RemotelyError, match="rank 0 ended before this rank had joined it"):
-        job._join(Rendezvous(tmp_path / "job", 1), nothing, nothing, PATIENCE_S, nothing)
+        job.follow(rank, tmp_path / "job", Network(), Offer(), PATIENCE_S)

@@ -169,7 +169,7 @@ def test_ranks_of_one_machine_share_its_cores_unless_slurm_says_what_each_has() 
     assert cpus_of(rank_of(bound, None), 2, bound) == 2
 
 
-def test_a_rank_that_may_use_fewer_cores_than_slurm_was_asked_for_is_told() -> None:
+def test_a_rank_with_fewer_cores_than_requested_from_slurm_is_warned() -> None:
     environ = {**SLURM, "SLURM_CPUS_PER_TASK": "16"}
     told = told_of_cores(rank_of(environ, None), 1, environ)
     assert told.startswith("rank 3 may use 1 of the 16 CPUs of SLURM_CPUS_PER_TASK")

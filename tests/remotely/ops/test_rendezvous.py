@@ -15,7 +15,7 @@ from remotely.ops.rendezvous import Invitation, Note, Rendezvous, missing, remov
 from remotely.transport import key_files
 
 
-def test_what_rank_0_writes_the_others_read_and_what_they_write_it_reads(tmp_path: Path) -> None:
+def test_rank_0_and_the_others_read_what_each_other_writes(tmp_path: Path) -> None:
     first, second = (Rendezvous(tmp_path / "jobs" / "9", rank) for rank in (0, 1))
     assert second.invitation() is None
     second.note("came")  # there is no folder yet, which is no error
@@ -42,7 +42,7 @@ def test_each_run_of_a_job_has_keys_of_its_own(tmp_path: Path) -> None:
     assert key_files.load_member(meeting.folder / "worker.key") != before
 
 
-def test_of_two_jobs_of_one_name_the_second_is_told(tmp_path: Path) -> None:
+def test_a_second_job_of_the_same_name_is_refused(tmp_path: Path) -> None:
     meeting = Rendezvous(tmp_path / "9", 0)
     meeting.open()
     meeting.invite([])
@@ -52,7 +52,7 @@ def test_of_two_jobs_of_one_name_the_second_is_told(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"9"}
 
 
-def test_of_two_jobs_of_one_name_on_two_machines_the_second_is_told(
+def test_a_second_job_of_the_same_name_on_another_machine_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Rendezvous(tmp_path / "9", 0)
@@ -69,7 +69,7 @@ def test_of_two_jobs_of_one_name_on_two_machines_the_second_is_told(
     second.check()  # nobody answers any more: its machine was lost
 
 
-def test_of_two_jobs_that_start_at_once_one_is_told(
+def test_one_of_two_jobs_that_start_at_once_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Rendezvous(tmp_path / "9", 0)
@@ -141,7 +141,7 @@ def test_half_a_file_is_no_file(tmp_path: Path) -> None:
     assert Invitation.__struct_fields__
 
 
-def test_those_who_do_not_come_are_named_with_what_is_known_of_each() -> None:
+def test_missing_ranks_are_named_with_what_is_known_of_each() -> None:
     notes = {
         1: Note(rank=1, machine="node1", state="joined"),
         2: Note(rank=2, machine="node2", state="came", why="a firewall drops it"),
@@ -156,7 +156,7 @@ def test_those_who_do_not_come_are_named_with_what_is_known_of_each() -> None:
     assert "nothing was heard" not in missing(3, notes, Path("/shared/jobs/9"), 60, "srun")
 
 
-def test_those_who_cannot_join_are_named_before_those_who_have_not_come_yet() -> None:
+def test_ranks_that_cannot_join_are_named_before_missing_ones() -> None:
     notes = {
         1: Note(rank=1, machine="node1", state="came"),
         2: Note(rank=2, machine="node2", state="failed", why="its ports are taken"),

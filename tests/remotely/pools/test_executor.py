@@ -215,7 +215,7 @@ def test_processes_are_placed_one_by_one_as_far_as_there_is_room(
         assert len({meeting.result(10) for meeting in meetings}) == 2
 
 
-def test_cores_that_get_free_are_used_and_nobody_asks_for_the_whole_status_meanwhile(
+def test_freed_cores_are_used_without_asking_for_the_whole_status(
     nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remotely.connect(cpus=2)
@@ -324,7 +324,7 @@ def test_an_initializer_runs_in_each_process_and_its_error_is_that_of_the_calls(
         assert isinstance(executor.submit(square, 1).exception(10), ValueError)
 
 
-def test_map_has_a_timeout_and_takes_no_more_of_an_endless_iterable_than_it_may(
+def test_map_has_a_timeout_and_reads_an_endless_iterable_only_as_far_as_its_buffer(
     here: None, tmp_path: Path
 ) -> None:
     with remotely.Executor(1) as executor:

@@ -131,7 +131,7 @@ def test_an_endless_iterable_is_read_as_fast_as_its_results_are(here: None, orde
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_results_come_while_the_iterable_waits_for_what_is_made_of_them(
+def test_results_arrive_while_the_iterable_waits_for_their_consumer(
     here: None, ordered: bool
 ) -> None:
     found: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -163,7 +163,7 @@ def test_an_error_of_the_iterable_comes_behind_the_results_of_its_items(
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("is_begun", [True, False])
-def test_whoever_stops_reading_leaves_nothing_running(
+def test_dropping_the_results_leaves_nothing_running(
     here: None, ordered: bool, is_begun: bool
 ) -> None:
     is_closed = threading.Event()
@@ -204,7 +204,7 @@ def test_an_error_that_was_caught_keeps_no_pool(here: None) -> None:
         gc.enable()
 
 
-def test_ctrl_c_reaches_who_waits_for_the_next_result(here: None) -> None:
+def test_ctrl_c_interrupts_the_wait_for_the_next_result(here: None) -> None:
     gate = threading.Event()
 
     def items() -> Iterator[int]:
@@ -219,7 +219,7 @@ def test_ctrl_c_reaches_who_waits_for_the_next_result(here: None) -> None:
         assert pool.map(Player.play, [1]) == [1]
 
 
-def test_an_iterable_is_read_in_the_context_of_who_asked(here: None) -> None:
+def test_an_iterable_is_read_in_the_context_of_its_caller(here: None) -> None:
     base = contextvars.ContextVar[int]("base")
     base.set(5)
     with remotely.Pool(Player, 1) as pool:

@@ -30,7 +30,7 @@ def test_two_workers_of_one_machine_have_its_memory_once() -> None:
     assert head.endswith("free: 3 of 6 CPUs, 0 of 0 GPUs, 13 GiB of 16 GiB")
 
 
-def test_a_machine_that_cannot_be_reached_is_told_and_for_how_long() -> None:
+def test_an_unreachable_machine_is_shown_with_how_long() -> None:
     workers = [worker("a", "h1", 8 * GIB), worker("b", "h2", 0, away_s=6.4)]
     facts = status_facts(control.Status(ticket=1, workers=workers, clients=[], waiting=0), "here")
     head, _, _, there, away = tables(facts, now=0).splitlines()

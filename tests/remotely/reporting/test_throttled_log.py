@@ -1,10 +1,9 @@
 """A flood of the same complaint is a line a minute."""
 
-from remotely.reporting import throttled_log
-from remotely.reporting.throttled_log import EVERY_S, ThrottledLog
+from remotely.reporting.throttled_log import EVERY_S, MAX_SOURCES, ThrottledLog
 
 
-def test_the_first_is_told_and_the_next_a_minute_later_with_how_many_were_between() -> None:
+def test_the_first_warning_is_logged_and_the_next_after_a_minute_with_a_count() -> None:
     told: list[str] = []
     about = ThrottledLog(told.append)
     for now in (0.0, 1.0, 2.0, EVERY_S - 0.1):
@@ -24,12 +23,12 @@ def test_one_source_does_not_hide_another() -> None:
     assert told == ["the first", "the second"]
 
 
-def test_a_source_for_each_complaint_does_not_fill_memory() -> None:
-    about = ThrottledLog(lambda sentence: None)
-    for number in range(throttled_log.MAX_SOURCES + 100):
-        about.add(f"source {number}", "it", 0.0)
-    assert len(about._told) == throttled_log.MAX_SOURCES
+def test_the_oldest_sources_are_forgotten() -> None:
     told: list[str] = []
-    about._tell = told.append
-    about.add(f"source {throttled_log.MAX_SOURCES + 99}", "it", 1.0)
-    assert told == []  # the newest are remembered
+    about = ThrottledLog(told.append)
+    for number in range(MAX_SOURCES + 100):
+        about.add(f"source {number}", "it", 0.0)
+    told.clear()
+    about.add(f"source {MAX_SOURCES + 99}", "the newest", 1.0)
+    about.add("source 0", "the oldest", 1.0)
+    assert told == ["the oldest"]

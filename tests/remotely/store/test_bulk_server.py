@@ -3,15 +3,18 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
+from remotely.protocol import control
 from remotely.protocol.address import parse_address
 from remotely.protocol.control import BulkAddress
-from remotely.store import bulk_server
-from remotely.store.bulk_server import BulkServer
-from remotely.store.shelf import Shelf, Value
+from remotely.store import bulk_server, shelf
+from remotely.store.bulk_server import BulkServer, Fetching
+from remotely.store.shelf import KEPT_S, Shelf, Value
 from remotely.transport import bulk, certificate
 from remotely.transport.bulk import ValueGone
 from tests.clusters import wait_until
@@ -33,17 +36,16 @@ class Machine:
         self.arrived: list[bytes] = []
         self.broken: list[bytes] = []
         self.unrelayed: list[BulkAddress] = []
-        BulkServer(
-            self.listener,
-            OWN,
-            self.shelf,
-            lambda value: self.arrived.append(value.name),
-            lambda value, why: self.broken.append(value.name),
-            self._note_unrelayed,
-        ).start()
+        BulkServer(self.listener, OWN, self.shelf, self._hear).start()
 
-    def _note_unrelayed(self, value: Value, to: BulkAddress, why: str) -> None:
-        self.unrelayed.append(to)
+    def _hear(self, value: Value, message: msgspec.Struct) -> None:
+        match message:
+            case control.Stored(value=name):
+                self.arrived.append(name)
+            case control.Broken(value=name):
+                self.broken.append(name)
+            case control.Unrelayed(bulk=to):
+                self.unrelayed.append(to)
 
     def expect(self, nbytes: int = 10) -> Room:
         room = Room(nbytes)
@@ -65,8 +67,6 @@ def machines() -> Iterator[list[Machine]]:
 
 
 def onward(*machines: Machine) -> bytes:
-    import msgspec
-
     return msgspec.msgpack.encode([machine.address for machine in machines])
 
 
@@ -92,7 +92,7 @@ def test_a_value_goes_on_from_machine_to_machine(machines: list[Machine]) -> Non
     assert first.unrelayed == []
 
 
-def test_a_machine_that_cannot_be_reached_is_reported_and_keeps_nobody(
+def test_a_machine_that_cannot_be_reached_is_reported_and_delays_nobody(
     machines: list[Machine],
 ) -> None:
     first, second, _ = machines
@@ -123,7 +123,7 @@ def test_a_value_that_breaks_off_is_reported_on_each_machine_and_may_come_again(
     assert (first.arrived, second.arrived) == ([NAME], [NAME])
 
 
-def test_a_value_is_fetched_as_often_as_it_is_asked_for_until_it_is_dropped(
+def test_a_value_is_pulled_as_often_as_it_is_asked_for_until_it_is_dropped(
     machines: list[Machine],
 ) -> None:
     machine, *_ = machines
@@ -135,16 +135,14 @@ def test_a_value_is_fetched_as_often_as_it_is_asked_for_until_it_is_dropped(
         for _ in range(2):
             connection.pull(NAME, 3, memoryview(memory))
             assert bytes(memory) == b"3456"
-        connection.drop(NAME)
+        machine.shelf.drop(NAME)
         assert room.releases == 1
         with pytest.raises(ValueGone, match="released"):
             connection.pull(NAME, 3, memoryview(memory))
 
 
-@pytest.mark.parametrize("op", [bulk.PUSH, bulk.PULL, bulk.DROP, 99])
-def test_whoever_does_not_know_the_name_of_a_value_is_cut_off(
-    machines: list[Machine], op: int
-) -> None:
+@pytest.mark.parametrize("op", [bulk.PUSH, bulk.PULL, 99])
+def test_a_peer_that_names_no_known_value_is_cut_off(machines: list[Machine], op: int) -> None:
     machine, *_ = machines
     room = machine.expect()
     with bulk.connect(machine.address) as connection:
@@ -155,7 +153,7 @@ def test_whoever_does_not_know_the_name_of_a_value_is_cut_off(
     assert machine.arrived == []
 
 
-def test_a_stranger_has_so_long_for_a_request_however_many_bytes_of_it_come(
+def test_a_stranger_that_sends_its_request_too_slowly_is_cut_off(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remotely.store.bulk_server.STALL_S", 0.3)
@@ -171,18 +169,18 @@ def test_a_stranger_has_so_long_for_a_request_however_many_bytes_of_it_come(
                 connection.receive(1)
             except OSError as error:
                 is_cut = not isinstance(error, TimeoutError)
-    assert 1 < sent < bulk._REQUEST.size
+    assert 1 < sent < bulk.REQUEST.size
 
 
 def test_a_stranger_is_cut_off_before_the_onward_route_is_read(machines: list[Machine]) -> None:
     machine, *_ = machines
     with bulk.connect(machine.address) as connection:
-        connection.send(bulk._REQUEST.pack(bulk.PUSH, OTHER, 0, 10, bulk.MAX_ONWARD_BYTES))
+        connection.send(bulk.REQUEST.pack(bulk.PUSH, OTHER, 0, 10, bulk.MAX_ONWARD_BYTES))
         with pytest.raises(OSError, match=r"ended|reset"):
             connection.receive(1)
 
 
-def test_strangers_have_so_many_threads_and_keep_out_nobody(
+def test_the_number_of_strangers_is_limited_and_they_keep_nobody_out(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk_server, "MOST_STRANGERS", 4)
@@ -208,7 +206,9 @@ def bulk_threads() -> int:
     return sum(thread.name == "remotely-bulk" for thread in threading.enumerate())
 
 
-def test_what_is_neither_pushed_nor_pulled_nor_dropped_stays(machines: list[Machine]) -> None:
+def test_a_request_that_is_neither_push_nor_pull_ends_the_connection(
+    machines: list[Machine],
+) -> None:
     machine, *_ = machines
     room = machine.expect()
     with bulk.connect(machine.address) as connection:
@@ -219,7 +219,7 @@ def test_what_is_neither_pushed_nor_pulled_nor_dropped_stays(machines: list[Mach
     assert room.releases == 0
 
 
-def test_an_error_of_any_kind_ends_what_is_passed_on_too(
+def test_an_unexpected_error_ends_the_relay_too(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second, _ = machines
@@ -252,3 +252,42 @@ def test_a_stripe_beyond_the_end_of_its_value_is_refused(
     with bulk.connect(machine.address) as connection, pytest.raises(OSError):
         connection.push(NAME, start, nbytes, [memoryview(bytes(nbytes))], b"")
     assert machine.arrived == []
+
+
+# --- what a store fetches for its actors ----------------------------------------------------------
+
+
+def test_a_value_is_fetched_once_and_kept_while_it_is_asked_for(
+    machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = machines
+    room, fetched = Room(), Room()
+    room.memory[:] = b"0123456789"
+    first.shelf.add(NAME, room, "actor", is_here=True)
+    monkeypatch.setattr(shelf, "reserve", lambda nbytes: fetched)
+    fetching = Fetching(second.shelf, second.address)
+
+    for _ in range(2):
+        assert fetching.fetch(NAME, 10, first.address) is None
+        first.close()  # the second time it is here
+    assert bytes(fetched.memory) == b"0123456789"
+
+    second.shelf.tidy(time.monotonic())
+    assert fetched.releases == 0
+    second.shelf.tidy(time.monotonic() + 2 * KEPT_S)
+    assert fetched.releases == 1
+
+
+def test_a_result_of_an_actor_of_this_machine_is_not_fetched(machines: list[Machine]) -> None:
+    machine, *_ = machines
+    fetching = Fetching(machine.shelf, machine.address)
+    room = Room()
+    machine.shelf.add(NAME, room, "actor", is_here=True)
+
+    assert fetching.fetch(NAME, 10, machine.address) is None
+    machine.shelf.tidy(time.monotonic() + 2 * KEPT_S)
+    assert room.releases == 0
+
+    gone = fetching.fetch(OTHER, 10, machine.address)
+    assert gone is not None
+    assert "released" in gone.why

@@ -1,6 +1,6 @@
 """What a store knows of its values, and when their memory is free."""
 
-from remotely.store.shelf import CLAIM_S, Shelf
+from remotely.store.shelf import CLAIM_S, FETCHED, KEPT_S, Shelf
 from remotely.values.arena import Borrower, Loan
 
 
@@ -16,7 +16,7 @@ class Room:
         self.releases += 1
 
 
-def test_a_value_is_here_once_all_of_its_stripes_are() -> None:
+def test_a_value_is_here_when_all_of_its_stripes_are() -> None:
     shelf, room = Shelf(), Room()
     assert shelf.add(b"v", room, "me", is_here=False)
     with shelf.using(b"v") as found:
@@ -53,7 +53,7 @@ def test_the_values_of_an_owner_that_is_gone_are_dropped() -> None:
     assert shelf.clients() == {"you"}
 
 
-def test_of_what_an_actor_has_left_only_what_was_claimed_stays() -> None:
+def test_results_of_an_ended_actor_stay_only_if_claimed() -> None:
     """Nobody knows of the other result, if the actor died before its reply had left."""
     shelf, claimed, unknown = Shelf(), Room(), Room()
     shelf.add(b"1", claimed, "actor", is_here=True)
@@ -67,7 +67,7 @@ def test_of_what_an_actor_has_left_only_what_was_claimed_stays() -> None:
     assert (claimed.releases, unknown.releases) == (0, 1)
 
 
-def test_who_has_lost_the_connection_may_claim_again_on_another_for_a_while() -> None:
+def test_a_client_that_lost_its_connection_may_claim_again_on_another() -> None:
     shelf, room = Shelf(), Room()
     shelf.add(b"v", room, "actor", is_here=True)
     shelf.claim(b"v", "my connection")
@@ -84,12 +84,21 @@ def test_who_has_lost_the_connection_may_claim_again_on_another_for_a_while() ->
     assert room.releases == 1
 
 
-def test_what_an_actor_has_offered_is_its_own_for_as_long_as_it_lives() -> None:
+def test_an_offered_result_stays_while_its_actor_lives() -> None:
     shelf, room = Shelf(), Room()
     shelf.add(b"v", room, "actor", is_here=True)
     shelf.tidy(10 * CLAIM_S)
     assert room.releases == 0
     shelf.drop(b"v")
+    assert room.releases == 1
+
+
+def test_a_fetched_value_is_dropped_when_no_actor_asks_for_it() -> None:
+    shelf, room = Shelf(), Room()
+    shelf.add(b"v", room, FETCHED, is_here=True, now=1.0)
+    shelf.tidy(1.0 + KEPT_S)
+    assert room.releases == 0
+    shelf.tidy(1.1 + KEPT_S)
     assert room.releases == 1
 
 
@@ -100,7 +109,7 @@ def test_a_second_value_of_the_same_name_is_refused_and_its_room_released() -> N
     assert (first.releases, second.releases) == (0, 1)
 
 
-def test_what_is_expected_and_does_not_come_is_stalled() -> None:
+def test_an_expected_value_that_does_not_come_is_stalled() -> None:
     shelf = Shelf()
     shelf.add(b"late", Room(), "me", is_here=False, now=1.0)
     shelf.add(b"new", Room(), "me", is_here=False, now=9.0)

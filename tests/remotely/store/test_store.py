@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from remotely.actor.machine_store import MachineStore
-from remotely.client.stores import Stores
+from remotely.client.bulk_transfer import Stores
 from remotely.protocol import control
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.listening import Listening
@@ -19,7 +19,7 @@ from remotely.transport.keys import fresh_pair
 from remotely.transport.loop import Loop
 from remotely.values import arena, codec
 from remotely.values.arena import Arena
-from remotely.values.parcel import Parcel
+from remotely.values.payload import Parcel
 from tests.clusters import wait_until
 
 HASTY = """

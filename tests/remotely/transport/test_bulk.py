@@ -124,7 +124,7 @@ def test_nothing_older_than_tls_1_3_is_spoken(serve: Serve) -> None:
 def test_what_is_no_request_ends_the_connection(serve: Serve) -> None:
     server = serve()
     connection = bulk.connect(server.address)
-    connection.send(bulk._REQUEST.pack(bulk.PUSH, NAME, 0, 1, bulk.MAX_ONWARD_BYTES + 1))
+    connection.send(bulk.REQUEST.pack(bulk.PUSH, NAME, 0, 1, bulk.MAX_ONWARD_BYTES + 1))
     with pytest.raises(OSError):
         connection.expect_done()
     connection.close()
@@ -141,17 +141,17 @@ def test_stripes_cover_a_value_without_overlap(nbytes: int) -> None:
     assert end == nbytes
 
 
-def test_of_tasks_in_parallel_all_run_and_an_error_is_raised() -> None:
+def test_all_stripes_move_though_one_fails_and_its_error_is_raised() -> None:
     ran: list[int] = []
 
-    def task(number: int) -> None:
-        ran.append(number)
-        if number == 1:
+    def move(start: int, nbytes: int) -> None:
+        ran.append(nbytes)
+        if start == 0:
             raise OSError("it broke")
 
     with pytest.raises(OSError, match="it broke"):
-        bulk.in_parallel([lambda i=i: task(i) for i in range(3)])  # type: ignore[misc]
-    assert sorted(ran) == [0, 1, 2]
+        bulk.in_stripes(bulk.STRIPE_FROM_BYTES, move)
+    assert sum(ran) == bulk.STRIPE_FROM_BYTES
 
 
 def test_a_large_stripe_is_sent_in_pieces_each_with_the_whole_time() -> None:

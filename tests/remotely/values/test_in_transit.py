@@ -1,5 +1,6 @@
 """What a pickle needs until it has been read is collected, and kept for as long."""
 
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -22,11 +23,7 @@ def nothing_kept() -> Iterator[None]:
     in_transit.forget()
 
 
-def kept() -> list[object]:
-    return [thing for _, thing in in_transit._kept]
-
-
-def test_what_is_noted_within_is_collected_and_nothing_else() -> None:
+def test_only_what_is_noted_within_a_collection_is_in_it() -> None:
     first, second, third = Thing(), Thing(), Thing()
     in_transit.note([first])
     with in_transit.collected() as outer:
@@ -37,7 +34,7 @@ def test_what_is_noted_within_is_collected_and_nothing_else() -> None:
     assert (outer, inner) == ([first, third], [second])
 
 
-def test_a_list_ends_with_an_error_too() -> None:
+def test_an_error_ends_a_collection() -> None:
     thing = Thing()
     with in_transit.collected() as outer:
         with pytest.raises(ZeroDivisionError), in_transit.collected():
@@ -46,18 +43,23 @@ def test_a_list_ends_with_an_error_too() -> None:
     assert outer == [thing]
 
 
-def test_what_has_arrived_is_let_go_of_and_the_rest_stays() -> None:
-    first, second = Thing(), Thing()
-    in_transit.keep_result([first, second], 100.0)
-    first.arrived = True
+def test_what_has_arrived_is_dropped_and_the_rest_kept() -> None:
+    things = [Thing(), Thing()]
+    first, second = map(weakref.ref, things)
+    in_transit.keep_result(things, 100.0)
+    things[0].arrived = True
+    things.clear()
     in_transit.tidy(101.0)
-    assert kept() == [second]
+    assert first() is None
+    assert second() is not None
 
 
-def test_nothing_is_kept_for_longer_than_that() -> None:
-    thing = Thing()
-    in_transit.keep_result([thing], 100.0)
+def test_nothing_is_kept_for_longer_than_keep_s() -> None:
+    things = [Thing()]
+    (thing,) = map(weakref.ref, things)
+    in_transit.keep_result(things, 100.0)
+    things.clear()
     in_transit.tidy(100.0 + KEEP_S - 0.001)
-    assert kept() == [thing]
+    assert thing() is not None
     in_transit.tidy(100.0 + KEEP_S)
-    assert kept() == []
+    assert thing() is None

@@ -3,8 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from remotely.values.notes import Notes
-from remotely.values.references import named_arguments
+from remotely.values.references import Notes, named_arguments
 from tests.steps import steps
 
 

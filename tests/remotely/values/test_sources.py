@@ -9,13 +9,12 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from remotely.errors import RemotelyError
-from remotely.values import source_finder, source_library, sources
-from remotely.values.source_finder import Finder
-from remotely.values.source_library import Library
-from remotely.values.sources import Source, batch_of
+from remotely.values import sources
+from remotely.values.sources import Finder, Library, Source, batch_of
 
 
 @pytest.fixture(autouse=True)
@@ -41,14 +40,11 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(textwrap.dedent(text))
 
 
-def limit(monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
-    """Set a limit on what is sent, for who reads modules and for who makes batches."""
-    for module in (sources, source_library):
-        monkeypatch.setattr(module, name, value)
-
-
 def held(library: Library) -> dict[str, Source]:
-    return {s.name: s for batch in library.batches for s in sources.unpack(batch.content)}
+    """Return what is in all batches, whatever the limit is."""
+    packed = (zlib.decompress(batch.content) for batch in library.batches)
+    read = msgspec.msgpack.Decoder(list[Source]).decode
+    return {source.name: source for content in packed for source in read(content)}
 
 
 def nbytes(library: Library) -> int:
@@ -128,7 +124,7 @@ def test_too_much_source_is_refused_with_the_largest_module_each_time(
 ) -> None:
     library = Library()
     library.gather()
-    limit(monkeypatch, "MAX_BYTES", nbytes(library) + 1000)
+    monkeypatch.setattr(sources, "MAX_BYTES", nbytes(library) + 1000)
     write(here, {"large.py": "#" * 2000})
     importlib.import_module("large")
     for _ in range(2):
@@ -144,7 +140,7 @@ def test_compiled_forms_are_left_out_before_any_source_is(
     importlib.import_module("first")
     library.gather()
     assert held(library)["first"].compiled
-    limit(monkeypatch, "MAX_BYTES", nbytes(library) + 2000)
+    monkeypatch.setattr(sources, "MAX_BYTES", nbytes(library) + 2000)
     importlib.import_module("second")
     library.gather()
     found = {s.name: s for s in sources.unpack(library.whole()[0].content)}
@@ -157,15 +153,15 @@ def test_a_call_is_never_refused_for_too_much_source_but_warns_once_and_leaves_t
 ) -> None:
     library = Library()
     library.gather()
-    limit(monkeypatch, "MAX_BYTES", nbytes(library) + 1000)
+    monkeypatch.setattr(sources, "MAX_BYTES", nbytes(library) + 1000)
     write(here, {"large.py": "#" * 2000, "small.py": "", "later.py": ""})
     importlib.import_module("large")
     importlib.import_module("small")
     library.look()
     importlib.import_module("later")
     library.look()
-    assert {"small", "later"} <= library._held.keys()
-    assert "large" not in library._held
+    assert {"small", "later"} <= held(library).keys()
+    assert "large" not in held(library)
     assert [r.getMessage() for r in caplog.records if "actors are not sent large (" in r.message]
     assert len(caplog.records) == 1
     with pytest.raises(RemotelyError, match="the largest is large"):  # a constructor is
@@ -186,9 +182,9 @@ def test_of_a_package_that_is_too_large_only_what_is_loaded_is_sent(
     write(here, {"package/__init__.py": ""})
     importlib.import_module("package.m1")
     room = nbytes(library) + 3000 if bound == "MAX_BYTES" else 4
-    limit(monkeypatch, bound, room)
+    monkeypatch.setattr(sources, bound, room)
     library.gather()
-    assert {n for n in library._held if n.startswith("package")} == {"package", "package.m1"}
+    assert {n for n in held(library) if n.startswith("package")} == {"package", "package.m1"}
 
 
 def test_a_module_from_an_archive_is_sent(here: Path) -> None:
@@ -215,8 +211,8 @@ def test_an_actor_sends_on_the_very_batches_that_it_was_sent() -> None:
 
 
 def test_a_batch_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit(monkeypatch, "MAX_BYTES", 1000)
-    bomb = zlib.compress(sources._encode([Source("m", "m.py", b" " * 10_000)]))
+    monkeypatch.setattr(sources, "MAX_BYTES", 1000)
+    bomb = zlib.compress(msgspec.msgpack.encode([Source("m", "m.py", b" " * 10_000)]))
     with pytest.raises(RemotelyError, match="too large, or cut off"):
         Library().add(batch_of(bomb))
     with pytest.raises(RemotelyError, match="too large, or cut off"):
@@ -264,18 +260,15 @@ def test_what_was_sent_goes_before_what_lies_there_under_its_name(here: Path) ->
     assert importlib.import_module("app").WHICH == "sent"
 
 
-def test_a_loaded_module_is_not_compiled_anew(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loaded_module_is_not_compiled_anew(here: Path) -> None:
     write(here, {"app.py": "def fail():\n    raise KeyError('x')\n"})
     importlib.import_module("app")
     library = Library()
     library.gather()
     del sys.modules["app"]
-
-    def compiles(*_: object) -> None:
-        raise AssertionError("compiled anew")
-
-    monkeypatch.setattr(source_finder._Loader, "source_to_code", compiles)
-    arrived(held(library)["app"])
+    sent = held(library)["app"]
+    assert sent.text is not None
+    arrived(msgspec.structs.replace(sent, text=b"?" * len(sent.text)))  # which does not compile
     app = importlib.import_module("app")
     assert app.fail.__code__.co_filename == str(here / "app.py")
 
@@ -326,10 +319,10 @@ def test_a_module_is_as_it_was_last_sent_until_it_is_imported() -> None:
     assert importlib.reload(sys.modules["app"]).X == 2
 
 
-def test_who_imports_a_module_that_was_sent_can_be_told() -> None:
-    text = b"from remotely.values import source_finder as f\nWHO = f.importing()\nimport inner\n"
-    inner = b"from remotely.values import source_finder as f\nf.refuse_while_importing('sings')\n"
+def test_a_module_that_acts_at_import_is_named() -> None:
+    text = b"from remotely.values import sources as f\nWHO = f.importing()\nimport inner\n"
+    inner = b"from remotely.values import sources as f\nf.refuse_while_importing('sings')\n"
     arrived(Source("outer", "/no/outer.py", text), Source("inner", "/no/inner.py", inner))
     with pytest.raises(RemotelyError, match="the module outer sings when it is imported"):
         importlib.import_module("outer")
-    assert source_finder.importing() == ""
+    assert sources.importing() == ""

@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from remotely.values.arrays import SMALL_BUFFER_BYTES
 from remotely.values.codec import Encoded, decode, encode
+from remotely.values.picklers import SMALL_BUFFER_BYTES
 
 
 def arrived(encoded: Encoded) -> Any:

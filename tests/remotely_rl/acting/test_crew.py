@@ -12,8 +12,9 @@ from remotely_rl.acting.samplers import Samplers
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl.acting.fakes import Fake, crew_of, wait_for_newcomer
 
+pytestmark = pytest.mark.usefixtures("fakes")
 
-@pytest.mark.usefixtures("fakes")
+
 def test_where_there_is_no_room_a_replacement_waits_for_it_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -37,7 +38,6 @@ def test_where_there_is_no_room_a_replacement_waits_for_it_and_the_others_go_on(
     assert [actor.who for actor in crew.actors] == [1, 2]
 
 
-@pytest.mark.usefixtures("fakes")
 def test_an_actor_that_cannot_be_made_is_tried_again_but_not_for_ever() -> None:
     def make(who: int) -> Fake:
         if who in (0, 3):
@@ -57,7 +57,6 @@ def test_an_actor_that_cannot_be_made_is_tried_again_but_not_for_ever() -> None:
         crew_of(2, make_none)
 
 
-@pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize("error", [TrainingError("no such field"), remotely.NoResources("full")])
 def test_what_no_other_could_do_better_is_raised_at_once_when_actors_are_made(
     error: Exception,
@@ -73,7 +72,6 @@ def test_what_no_other_could_do_better_is_raised_at_once_when_actors_are_made(
     assert made == [0]
 
 
-@pytest.mark.usefixtures("fakes")
 def test_actors_whose_environments_hang_as_they_are_made_do_not_hold_up_the_end() -> None:
     may_come = threading.Event()
     turns = iter([False, False, True])
@@ -88,7 +86,6 @@ def test_actors_whose_environments_hang_as_they_are_made_do_not_hold_up_the_end(
     may_come.set()  # by now nobody waits for it
 
 
-@pytest.mark.usefixtures("fakes")
 def test_a_crew_that_grows_asks_for_another_whenever_one_is_placed() -> None:
     said: list[str] = []
     full, done = threading.Event(), threading.Event()
@@ -111,7 +108,6 @@ def test_a_crew_that_grows_asks_for_another_whenever_one_is_placed() -> None:
     done.set()
 
 
-@pytest.mark.usefixtures("fakes")
 def test_closing_ends_all_actors_though_the_main_thread_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,8 +8,9 @@ from remotely_rl.acting.rounds import Rounds
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl.acting.fakes import Fake, Sample, crew_of, params, wait_for_newcomer
 
+pytestmark = pytest.mark.usefixtures("fakes")
 
-@pytest.mark.usefixtures("fakes")
+
 def test_a_round_comes_in_the_order_of_the_actors_whoever_is_first() -> None:
     rounds = Rounds(crew_of(3))
     assert rounds.idle
@@ -22,7 +23,6 @@ def test_a_round_comes_in_the_order_of_the_actors_whoever_is_first() -> None:
     assert rounds.idle
 
 
-@pytest.mark.usefixtures("fakes")
 def test_all_of_a_round_sample_once_and_with_the_same_parameters() -> None:
     rounds = Rounds(crew_of(3))
     for version in (1, 2, 5):
@@ -33,7 +33,6 @@ def test_all_of_a_round_sample_once_and_with_the_same_parameters() -> None:
         assert {sample.version for sample in rounds.take(0)} == {version}
 
 
-@pytest.mark.usefixtures("fakes")
 def test_who_dies_in_a_round_is_missing_and_replaced_in_its_place_by_the_next() -> None:
     said: list[str] = []
     rounds = Rounds(crew_of(3, said=said))
@@ -52,7 +51,6 @@ def test_who_dies_in_a_round_is_missing_and_replaced_in_its_place_by_the_next() 
     assert second == [Sample(0, 2, 2), Sample(2, 2, 2, actor=2), Sample(3, 1, 2, actor=1)]
 
 
-@pytest.mark.usefixtures("fakes")
 def test_a_round_that_is_not_over_can_be_asked_for_again() -> None:
     rounds = Rounds(crew_of(2))
     rounds.begin(params(1))
@@ -65,7 +63,6 @@ def test_a_round_that_is_not_over_can_be_asked_for_again() -> None:
     assert taken == [Sample(0, 1, 1), Sample(1, 1, 1, actor=1)]
 
 
-@pytest.mark.usefixtures("fakes")
 def test_after_a_round_that_all_died_in_their_replacements_are_waited_for() -> None:
     rounds = Rounds(crew_of(2, lambda who: Fake(who, at_once=who >= 2)))
     rounds.begin(params(3))
@@ -81,7 +78,6 @@ def test_after_a_round_that_all_died_in_their_replacements_are_waited_for() -> N
     assert {sample.version for sample in rollouts} == {3}
 
 
-@pytest.mark.usefixtures("fakes")
 def test_an_actor_that_raises_in_a_round_is_replaced_and_ended() -> None:
     said: list[str] = []
     rounds = Rounds(crew_of(2, said=said))
@@ -97,7 +93,6 @@ def test_an_actor_that_raises_in_a_round_is_replaced_and_ended() -> None:
     assert [actor.who for actor in rounds.crew.actors] == [1, 2]
 
 
-@pytest.mark.usefixtures("fakes")
 def test_what_no_other_actor_could_do_better_ends_a_round() -> None:
     rounds = Rounds(crew_of(1))
     rounds.begin(params(1))

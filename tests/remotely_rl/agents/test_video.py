@@ -21,10 +21,10 @@ from remotely_rl.agents.video import enlarged, play
 from remotely_rl.cli import main
 from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import process
+from remotely_rl.runs import training
 from tests.remotely_rl import toys
 
-pytestmark = pytest.mark.usefixtures("local")
+pytestmark = pytest.mark.usefixtures("local", "no_curve")
 
 
 def train(run: Path, env: Any) -> Path:
@@ -36,28 +36,33 @@ def train(run: Path, env: Any) -> Path:
     return run
 
 
-@pytest.fixture(scope="module")
-def pong(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_once(env: Any, folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REMOTELY_LOCAL", "1")
-        return train(tmp_path_factory.mktemp("pong") / "run", "ALE/Pong-v5")
+        return train(folder / "run", env)
+
+
+@pytest.fixture(scope="module")
+def pong(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained_once("ALE/Pong-v5", tmp_path_factory.mktemp("pong"))
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    with process.one_thread():
+    with training.one_thread():
         yield
 
 
-@pytest.fixture
-def counting(tmp_path: Path) -> Path:
-    return train(tmp_path / "run", toys.Counting)
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained_once(toys.Counting, tmp_path_factory.mktemp("counting"))
 
 
-@pytest.fixture
-def drawn_id() -> Iterator[str]:
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run in an environment that draws itself, known by its id."""
     gymnasium.register("Drawn-v0", f"{toys.__name__}:Drawn")
-    yield "Drawn-v0"
+    yield trained_once("Drawn-v0", tmp_path_factory.mktemp("drawn"))
     del gymnasium.registry["Drawn-v0"]
 
 
@@ -130,7 +135,7 @@ def test_copies_stay_together_with_sticky_actions_and_over_games(pong: Path) -> 
     envs.reset(2)
     screen.reset(2)
     random, games = np.random.default_rng(2), 0
-    while games < 3:
+    while games < 2:
         action = random.integers(0, 4, 1)
         screen.step(action, envs.step(action))  # raises if they part
         games += len(envs.pop_episodes())
@@ -138,9 +143,8 @@ def test_copies_stay_together_with_sticky_actions_and_over_games(pong: Path) -> 
     envs.close()
 
 
-def test_every_other_environment_draws_itself(drawn_id: str, tmp_path: Path) -> None:
-    run = train(tmp_path / "run", drawn_id)
-    played = play(run, tmp_path / "drawn.mp4", episodes=2)
+def test_every_other_environment_draws_itself(drawn: Path, tmp_path: Path) -> None:
+    played = play(drawn, tmp_path / "drawn.mp4", episodes=2)
     assert played.episodes == [Episode(60.0, 3)] * 2
     about, pictures = pictures_of(tmp_path / "drawn.mp4")
     assert about["fps"] == 10
@@ -149,9 +153,8 @@ def test_every_other_environment_draws_itself(drawn_id: str, tmp_path: Path) -> 
     assert np.allclose(red, [0, 60, 120, 180] * 2, atol=8)
 
 
-def test_a_callable_that_draws_is_filmed_too(tmp_path: Path) -> None:
-    run = train(tmp_path / "run", toys.Drawn)
-    played = play(run, tmp_path / "drawn.mkv", env=lambda: toys.Drawn("rgb_array"))
+def test_a_callable_that_draws_is_filmed_too(counting: Path, tmp_path: Path) -> None:
+    played = play(counting, tmp_path / "drawn.mkv", env=lambda: toys.Drawn("rgb_array"))
     assert played.pictures == 4
 
 
@@ -169,36 +172,41 @@ def test_a_picture_is_enlarged_in_whole_pixels_to_even_sides() -> None:
 # --- what is told ---------------------------------------------------------------------------------
 
 
-def test_without_a_video_the_scores_are_told_alone(drawn_id: str, tmp_path: Path) -> None:
-    run = train(tmp_path / "run", drawn_id)
-    done = invoke("play", str(run), "--episodes", "2")
-    assert done.output.splitlines() == ["episode 1: 60 in 3 steps", "episode 2: 60 in 3 steps"]
-
-
-def test_a_game_that_is_stopped_is_told(drawn_id: str, tmp_path: Path) -> None:
-    run = train(tmp_path / "run", drawn_id)
-    done = invoke("play", str(run), "--episodes", "2", "--steps", "5")
-    assert done.output.splitlines() == [
-        "episode 1: 60 in 3 steps", "stopped in the middle of an episode, after 5 steps in all"
-    ]  # fmt: skip
-
-
-def test_with_a_video_its_length_is_told(drawn_id: str, tmp_path: Path) -> None:
-    run, video = train(tmp_path / "run", drawn_id), tmp_path / "out.mp4"
-    done = invoke("play", str(run), "--video", str(video), "--greedy")
-    assert done.output.splitlines() == ["episode 1: 60 in 3 steps", f"{video}: 4 pictures, 0 s"]
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--episodes", "2"], ["episode 1: 60 in 3 steps", "episode 2: 60 in 3 steps"]),
+        (
+            ["--episodes", "2", "--steps", "5"],
+            [
+                "episode 1: 60 in 3 steps",
+                "stopped in the middle of an episode, after 5 steps in all",
+            ],
+        ),
+        (
+            ["--video", "{video}", "--greedy"],
+            ["episode 1: 60 in 3 steps", "{video}: 4 pictures, 0 s"],
+        ),
+    ],
+)
+def test_scores_are_told_and_the_length_of_a_video(
+    options: list[str], said: list[str], drawn: Path, tmp_path: Path
+) -> None:
+    video = tmp_path / "out.mp4"
+    done = invoke("play", str(drawn), *(word.format(video=video) for word in options))
+    assert done.output.splitlines() == [line.format(video=video) for line in said]
 
 
 def test_the_same_seed_gives_the_same_game(pong: Path) -> None:
+    agent = load.load(pong)
+    envs = agent.environments(1)
+
     def actions(seed: int) -> list[int]:
-        agent = load.load(pong)
-        envs = agent.environments(1)
         turns = agent.play(envs, envs.reset(seed), False, seed)
-        acted = [next(turns)[0].item() for _ in range(20)]
-        envs.close()
-        return acted
+        return [next(turns)[0].item() for _ in range(20)]
 
     assert actions(1) == actions(1) != actions(2)
+    envs.close()
 
 
 # --- what goes wrong ------------------------------------------------------------------------------
@@ -237,7 +245,6 @@ def test_a_video_that_cannot_be_written_says_why(pong: Path, tmp_path: Path) -> 
         (["--video", "out.gif"], "a video's name ends in .mp4 or .mov or .mkv, not out.gif"),
         (["--video", "nowhere/out.mp4"], "there is no folder nowhere for out.mp4"),
         (["--checkpoint", "best"], "has no best.pt"),
-        (["--model", "nowhere.py:Net"], "--model needs FILE.py:NAME"),
     ],
 )
 def test_a_mistake_is_answered_in_a_sentence(pong: Path, options: list[str], said: str) -> None:

@@ -1,4 +1,4 @@
-"""A2C: its losses by hand, its update, and that it learns and repeats itself."""
+"""A2C: its losses by hand, its update, and that a resumed run is the same to the bit."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from remotely_rl import a2c
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.learning.learner import Learner, LearningRate
-from remotely_rl.runs import checkpoint, metrics, run_folder
+from remotely_rl.runs import run_folder
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve")
@@ -122,48 +122,15 @@ def test_the_run_folder_keeps_the_rate_that_was_asked_for_so_that_it_is_scaled_b
     run = tmp_path / "run"
     a2c.train(config, run=run)
     assert run_folder.read(run).config["learning_rate"] == 0.01
-    assert checkpoint.load(run / "checkpoint.pt")["learner"]["rate"] == pytest.approx(0.02)
+    assert run_folder.load_checkpoint(run / "checkpoint.pt")["learner"]["rate"] == pytest.approx(
+        0.02
+    )
 
 
 @pytest.mark.usefixtures("local")
-def test_a_game_of_one_step_is_learnt_in_seconds_a_round_an_update(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, target=0.97, total_steps=8000)
-    result = a2c.train(config, run=tmp_path / "run")
-    assert "is reached" in result.ended
-    assert toys.staleness(tmp_path / "run") == 0
-    # Two actors, four environments, eight rows, half of which reset.
-    assert result.env_steps == result.updates * 32
-    assert metrics.read(tmp_path / "run" / "metrics.csv")[-1]["train/entropy"] < math.log(2)
-
-
-@pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("env", [toys.Guess, "CartPole-v1"], ids=["Guess", "CartPole"])
-@pytest.mark.parametrize("lstm", [0, 4], ids=["rows", "memory"])
+@pytest.mark.parametrize(("env", "lstm"), [("CartPole-v1", 0), (toys.Guess, 4)], ids=str)
 def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
     tmp_path: Path, env: Any, lstm: int
 ) -> None:
     config = dataclasses.replace(CONFIG, env=env, lstm=lstm)
-    half, whole = (dataclasses.replace(config, total_steps=steps) for steps in (300, 600))
-    a2c.train(whole, run=tmp_path / "straight")
-    a2c.train(half, run=tmp_path / "stopped")
-    result = a2c.train(whole, resume=tmp_path / "stopped")
-    assert result.env_steps >= 600
-    toys.assert_same_bits(tmp_path / "straight", tmp_path / "stopped")
-
-
-@pytest.mark.usefixtures("local")
-def test_the_same_seed_gives_the_same_run_and_another_does_not(tmp_path: Path) -> None:
-    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
-        a2c.train(dataclasses.replace(CONFIG, seed=seed, total_steps=150), run=tmp_path / name)
-    toys.assert_same_bits(tmp_path / "one", tmp_path / "same")
-    with pytest.raises(AssertionError):
-        toys.assert_same_bits(tmp_path / "one", tmp_path / "other")
-
-
-@pytest.mark.usefixtures("local")
-def test_a_round_that_holds_no_experience_is_no_update(tmp_path: Path) -> None:
-    # One step a round: every other round does nothing but reset.
-    config = dataclasses.replace(CONFIG, rollout_steps=1, total_steps=80)
-    result = a2c.train(config, run=tmp_path / "run")
-    assert result.ended == "80 steps are done"
-    assert result.updates == 10
+    toys.assert_resumed_to_the_bit(a2c.train, config, (150, 300), tmp_path)

@@ -1,4 +1,4 @@
-"""A3C: it learns under every rule, and its runs are as whole as those of other templates."""
+"""A3C: it learns under rules of every kind, and in step it repeats itself."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from remotely_rl import a3c, sync
+from remotely_rl import a3c
 from tests.clusters import wait_until
 from tests.remotely_rl import toys
 
@@ -19,29 +19,22 @@ CONFIG = a3c.Config(
     optimizer="adam", learning_rate=0.01, learning_rate_end=0.01, log_interval_s=1e6,
     checkpoint_interval_s=1e6, target=0.95, total_steps=30_000,
 )  # fmt: skip
-WORDS = {"diloco": "diloco:steps=4,outer_rate=1", "semi_async": "semi_async:n=2",
-         "backup_workers": "backup_workers:backups=1"}  # fmt: skip
+# One of each kind of push, of waiting and of optimizer; by a clip, in epochs; with a memory.
+LEARNT: list[dict[str, Any]] = [
+    {"sync": "synchronous"},
+    {"sync": "semi_async:n=2"},
+    {"sync": "fasgd"},
+    {"sync": "elastic_averaging"},
+    {"sync": "diloco:steps=4,outer_rate=1"},
+    {"epochs": 2, "minibatches": 2, "clip_range": 0.2, "accumulate": 2},
+    {"env": toys.Remember, "lstm": 8, "target": 0.9},
+]
 
 
 @pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("name", sync.RULES)
-def test_it_learns_under_every_rule(name: str, tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, sync=WORDS.get(name, name))
-
-    assert "is reached" in a3c.train(config, run=tmp_path / "run").ended
-
-
-@pytest.mark.usefixtures("local")
-def test_with_a_clip_and_passes_its_workers_learn_by_ppo_s_loss(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, epochs=2, minibatches=2, clip_range=0.2, accumulate=2)
-
-    assert "is reached" in a3c.train(config, run=tmp_path / "run").ended
-
-
-@pytest.mark.usefixtures("local")
-def test_a_memory_is_learnt(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, env=toys.Remember, lstm=8, target=0.9)
-
+@pytest.mark.parametrize("changes", LEARNT, ids=lambda changes: next(iter(changes.values())))
+def test_a_small_problem_is_learnt_in_seconds(changes: dict[str, Any], tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
     assert "is reached" in a3c.train(config, run=tmp_path / "run").ended
 
 
@@ -77,17 +70,6 @@ def test_processes_learn_and_in_step_they_repeat_a_run(tmp_path: Path) -> None:
         a3c.train(config, run=tmp_path / name)
         assert toys.staleness(tmp_path / name) == 0
     toys.assert_same_bits(tmp_path / "one", tmp_path / "same")
-
-
-@pytest.mark.usefixtures("local")
-def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, target=None, total_steps=200)
-    a3c.train(config, run=tmp_path / "run")
-
-    result = a3c.train(dataclasses.replace(config, total_steps=400), resume=tmp_path / "run")
-
-    assert 400 <= result.env_steps < 600
-    assert result.updates > 400 / 24
 
 
 @pytest.mark.usefixtures("local")

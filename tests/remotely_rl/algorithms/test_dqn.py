@@ -10,13 +10,12 @@ import pytest
 import torch
 
 import remotely
-from remotely_rl import c51, dqn, networks, rainbow
+from remotely_rl import dqn, networks
 from remotely_rl.agents import load
 from remotely_rl.algorithms.dqn import QActor, QLearner
 from remotely_rl.environments.action_spaces import Actions, Discrete, MultiDiscrete
 from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
-from remotely_rl.learning import resets
 from remotely_rl.runs import replaying
 from remotely_rl.runs.replaying import Steps
 from tests.remotely_rl import toys
@@ -31,12 +30,10 @@ CONFIG = dqn.Config(
 )  # fmt: skip
 SPEC = Leaf((2,), np.dtype("float32"))
 FAMILY: dict[str, dict[str, Any]] = {
-    "DQN": {},
     "plain": {"double": False, "dueling": False},
     "prioritized": {"prioritized_alpha": 0.5},
     "C51": {"atoms": 51, "value_bound": 2.0},
     "Rainbow": {"atoms": 51, "value_bound": 2.0, "noisy": True, "prioritized_alpha": 0.5},
-    "epsilon-Rainbow": {"atoms": 51, "value_bound": 2.0, "prioritized_alpha": 0.5},
     "Ape-X's epsilons": {"epsilon": 0.4, "epsilon_spread": 7.0},
     "overlap": {"overlap": True},
     "BBF's bets": {
@@ -176,7 +173,7 @@ def test_a_reset_gives_back_the_first_weights_and_half_of_convolutions() -> None
     convolution = next(part for part in model.modules() if isinstance(part, torch.nn.Conv2d))
     before = convolution.weight.detach().clone()
 
-    resets.shrink_and_perturb(model, began)
+    dqn.shrink_and_perturb(model, began)
 
     first = next(part for part in began.modules() if isinstance(part, torch.nn.Conv2d))
     torch.testing.assert_close(convolution.weight, (before + first.weight) / 2)
@@ -287,17 +284,6 @@ def test_a_game_of_one_step_is_learnt_in_seconds(changes: dict[str, Any], tmp_pa
     assert "is reached" in dqn.train(config, run=tmp_path / "run").ended
 
 
-@pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("module", [c51, rainbow])
-def test_so_is_it_by_the_others_of_the_family(module: Any, tmp_path: Path) -> None:
-    fields = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(CONFIG)}
-    own = {name: fields.pop(name) for name in ("atoms", "noisy", "prioritized_alpha")}
-    config = module.Config(**fields | {"value_bound": 2.0})
-
-    assert config.atoms == 51 != own["atoms"]
-    assert "is reached" in module.train(config, run=tmp_path / "run").ended
-
-
 @pytest.mark.usefixtures("here")
 def test_processes_learn_it_too(tmp_path: Path) -> None:
     assert "is reached" in dqn.train(CONFIG, run=tmp_path / "run").ended
@@ -321,35 +307,32 @@ def test_the_values_of_a_known_chain_are_learnt(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("changes", [{}, {"prioritized_alpha": 0.5, "noisy": True}])
-def test_a_resumed_run_is_the_run_that_had_not_stopped_bit_by_bit(
-    changes: dict[str, Any], tmp_path: Path
+def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
+    tmp_path: Path,
 ) -> None:
-    config = dataclasses.replace(CONFIG, target=None, n_step=3, anneal_steps=1000, **changes)
-
-    whole = dataclasses.replace(config, total_steps=1000)
-    dqn.train(whole, run=tmp_path / "whole")
-    half = dataclasses.replace(config, total_steps=500)
-    dqn.train(half, run=tmp_path / "halves")
-    dqn.train(whole, resume=tmp_path / "halves")
-
-    toys.assert_same_bits(tmp_path / "whole", tmp_path / "halves")
+    config = dataclasses.replace(
+        CONFIG, target=None, n_step=3, anneal_steps=1000, prioritized_alpha=0.5, noisy=True
+    )
+    toys.assert_resumed_to_the_bit(dqn.train, config, (400, 800), tmp_path)
 
 
 @pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("is_saved", [False, True])
 def test_a_run_resumed_without_its_replay_fills_it_anew_and_owes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    is_saved: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = dataclasses.replace(CONFIG, target=None, save_replay=False, total_steps=1000)
+    config = dataclasses.replace(CONFIG, target=None, save_replay=is_saved, total_steps=500)
     first = dqn.train(config, run=tmp_path / "run")
-    assert not (tmp_path / "run" / "replay").exists()
+    assert (tmp_path / "run" / "replay").exists() == is_saved
+    if is_saved:
+        shutil.rmtree(tmp_path / "run" / "replay")
 
-    more = dataclasses.replace(config, total_steps=first.env_steps + 150)  # less than learn_from
+    more = dataclasses.replace(config, total_steps=first.env_steps + 100)  # less than learn_from
     again = dqn.train(more, resume=tmp_path / "run")
 
-    assert "the replay was not saved: the loaded policy first plays 200 steps" in (
-        capsys.readouterr().out
-    )
+    why = "is gone" if is_saved else "was not saved"
+    said = f"the replay {why}: the loaded policy first plays 200 steps"
+    assert said in capsys.readouterr().out
     assert again.env_steps > first.env_steps
     assert again.updates == first.updates
 
@@ -372,23 +355,6 @@ def test_a_replay_that_does_not_fit_is_told_before_anything_is_written(tmp_path:
 
     assert contents(run) == before
     assert dqn.train(dataclasses.replace(longer, n_step=3), resume=run).new_steps
-
-
-@pytest.mark.usefixtures("local")
-def test_a_replay_that_is_gone_is_filled_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = dataclasses.replace(CONFIG, target=None, total_steps=500)
-    first = dqn.train(config, run=tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "replay")
-
-    again = dqn.train(
-        dataclasses.replace(config, total_steps=500 + config.learn_from // 2),
-        resume=tmp_path / "run",
-    )
-
-    assert "the replay is gone" in capsys.readouterr().out
-    assert again.updates == first.updates
 
 
 @pytest.mark.usefixtures("local")

@@ -214,71 +214,6 @@ def test_the_rate_that_is_steered_is_told_in_the_row() -> None:
     assert rates == pytest.approx([0.01, 0.01 / 1.5, 0.01 / 1.5**2])
 
 
-@pytest.mark.usefixtures("local")
-def test_a_game_of_one_step_is_learnt_in_seconds(tmp_path: Path) -> None:
-    result = ppo.train(
-        dataclasses.replace(CONFIG, target=0.97, total_steps=8000), run=tmp_path / "run"
-    )
-    assert "is reached" in result.ended
-    assert toys.staleness(tmp_path / "run") == 0
-
-
-@pytest.mark.usefixtures("local")
-def test_a_vector_is_learnt_in_seconds(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        CONFIG, env=toys.Aim, entropy_coef=0.0, entropy_coef_end=0.0, target=0.8, total_steps=20_000
-    )
-    result = ppo.train(config, run=tmp_path / "run")
-    assert "is reached" in result.ended
-
-
-@pytest.mark.usefixtures("local")
-def test_what_was_seen_before_is_learnt_to_be_remembered_in_seconds(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        CONFIG, env=toys.Remember, lstm=8, rollout_steps=6, target=0.9, total_steps=20_000
-    )
-    result = ppo.train(config, run=tmp_path / "run")
-    assert "is reached" in result.ended
-
-
-@pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("env", [toys.Guess, "CartPole-v1"], ids=["Guess", "CartPole"])
-def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
-    tmp_path: Path, env: Any
-) -> None:
-    config = dataclasses.replace(CONFIG, env=env, normalize_values=True, anneal_steps=320)
-    half, whole = (dataclasses.replace(config, total_steps=steps) for steps in (160, 320))
-    ppo.train(whole, run=tmp_path / "straight")
-    ppo.train(half, run=tmp_path / "stopped")
-    ppo.train(whole, resume=tmp_path / "stopped")
-    toys.assert_same_bits(tmp_path / "straight", tmp_path / "stopped")
-
-
-@pytest.mark.usefixtures("local")
-def test_where_environments_cannot_be_saved_a_run_goes_on_with_new_ones_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = dataclasses.replace(CONFIG, env=toys.Unsaveable, total_steps=100)
-    ppo.train(config, run=tmp_path / "run")
-    capsys.readouterr()
-    result = ppo.train(dataclasses.replace(config, total_steps=200), resume=tmp_path / "run")
-    assert result.env_steps >= 200
-    assert "the environments could not be saved: new games begin" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("overlap", [False, True], ids=["in turns", "overlapping"])
-def test_the_same_seed_gives_the_same_run_and_another_does_not(
-    tmp_path: Path, overlap: bool
-) -> None:
-    config = dataclasses.replace(CONFIG, overlap=overlap, total_steps=150)
-    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
-        ppo.train(dataclasses.replace(config, seed=seed), run=tmp_path / name)
-    toys.assert_same_bits(tmp_path / "one", tmp_path / "same")
-    with pytest.raises(AssertionError):
-        toys.assert_same_bits(tmp_path / "one", tmp_path / "other")
-
-
 @pytest.mark.usefixtures("here")
 def test_in_processes_too_and_overlapping_a_seed_repeats_its_run_one_update_behind(
     tmp_path: Path,
@@ -298,3 +233,25 @@ def test_in_processes_too_and_overlapping_a_seed_repeats_its_run_one_update_behi
 def test_a_round_that_holds_no_experience_is_no_update(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, rollout_steps=1, total_steps=80, overlap=True)
     assert ppo.train(config, run=tmp_path / "run").updates == 10
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"env": toys.Aim, "entropy_coef": 0.0, "entropy_coef_end": 0.0, "target": 0.8},
+        {"env": toys.Remember, "lstm": 8, "rollout_steps": 6, "target": 0.9},
+    ],
+    ids=["a vector", "a memory"],
+)
+def test_a_small_problem_is_learnt_in_seconds(tmp_path: Path, changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, total_steps=20_000, **changes)
+    assert "is reached" in ppo.train(config, run=tmp_path / "run").ended
+
+
+@pytest.mark.usefixtures("local")
+def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
+    tmp_path: Path,
+) -> None:
+    config = dataclasses.replace(CONFIG, env="CartPole-v1", normalize_values=True, anneal_steps=320)
+    toys.assert_resumed_to_the_bit(ppo.train, config, (160, 320), tmp_path)

@@ -182,7 +182,7 @@ def actor(env: Any, **changes: Any) -> SoftActor:
 
 
 def test_an_actor_plays_uniformly_at_random_until_there_is_experience_to_learn_from() -> None:
-    player = actor(toys.Aim, rollout_steps=1000)
+    player = actor(toys.Aim, rollout_steps=400)
     with torch.no_grad():
         for parameter in player.model.parameters():
             parameter.zero_()
@@ -191,7 +191,7 @@ def test_an_actor_plays_uniformly_at_random_until_there_is_experience_to_learn_f
 
     player.env_steps = CONFIG.learn_from - 1
     drawn = player.sample().trajectory.action
-    assert np.histogram(drawn, 4, (-1, 1))[0] == pytest.approx(500, rel=0.15)
+    assert np.histogram(drawn, 4, (-1, 1))[0] == pytest.approx(200, rel=0.25)
 
     player.env_steps = CONFIG.learn_from
     assert player.sample().trajectory.action.min() > 0.99
@@ -257,29 +257,12 @@ def test_actors_in_processes_of_their_own_sample_while_it_learns(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("local")
-@pytest.mark.parametrize(
-    "changes", [{}, {"prioritized_alpha": 0.6}], ids=["uniform", "prioritized"]
-)
 def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
-    changes: dict[str, Any], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    config = dataclasses.replace(CONFIG, target=None, anneal_steps=320, **changes)
-    half, whole = (dataclasses.replace(config, total_steps=steps) for steps in (192, 320))
-    sac.train(whole, run=tmp_path / "straight")
-    sac.train(half, run=tmp_path / "stopped")
-    resumed = sac.train(whole, resume=tmp_path / "stopped")
+    config = dataclasses.replace(CONFIG, target=None, anneal_steps=320, prioritized_alpha=0.6)
+    resumed = toys.assert_resumed_to_the_bit(sac.train, config, (192, 320), tmp_path)
     assert resumed.updates == (320 - CONFIG.learn_from) // 4  # of four times as many rows
-    toys.assert_same_bits(tmp_path / "straight", tmp_path / "stopped")
-
-
-@pytest.mark.usefixtures("local")
-def test_the_same_seed_gives_the_same_run_and_another_does_not(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, target=None, total_steps=192)
-    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
-        sac.train(dataclasses.replace(config, seed=seed), run=tmp_path / name)
-    toys.assert_same_bits(tmp_path / "one", tmp_path / "same")
-    with pytest.raises(AssertionError):
-        toys.assert_same_bits(tmp_path / "one", tmp_path / "other")
 
 
 class Unbounded(toys.Aim):

@@ -50,11 +50,11 @@ def test_an_atari_game_has_true_scores_and_lengths_and_one_reset_row() -> None:
     envs.reset(3)
     rng = np.random.default_rng(3)
     score, length, ended = 0.0, 0, False
-    while not envs._episodes:
+    while not (games := envs.pop_episodes()):
         row = envs.step(rng.integers(0, 4, 1))
         score, length, ended = score + row.reward.item(), length + 1, row.terminated.item()
     assert ended
-    assert envs.pop_episodes() == [Episode(score, length)]
+    assert games == [Episode(score, length)]
     assert [row.valid.item() for row in play(envs, 2)] == [False, True]
     envs.close()
 

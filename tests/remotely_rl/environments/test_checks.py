@@ -10,7 +10,7 @@ from gymnasium import spaces
 import remotely_rl
 from remotely_rl import a2c
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import setup
+from remotely_rl.runs import training
 from remotely_rl.runs.training import begin
 from tests.remotely_rl import space_toys, toys
 
@@ -87,7 +87,7 @@ class Steps(toys.Guess):
 @pytest.mark.usefixtures("local")
 def test_a_run_checks_with_as_many_steps_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Steps, "taken", 0)
-    seen = setup.probe(a2c.Config(env=Steps, probe_steps=10))
+    seen = training.probe(a2c.Config(env=Steps, probe_steps=10))
     assert len(seen.obs) == 10
     assert Steps.taken in range(4, 6)  # of an episode of one step, each second row resets
     with pytest.raises(TrainingError, match="probe_steps must be at least 2, not 1"):

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
 from remotely_rl.functions.distributions import (
+    categorical_sample,
+    gaussian_sample,
     squashed_log_prob,
     squashed_mode,
     squashed_sample,
@@ -98,3 +100,16 @@ def test_a_draw_is_the_tanh_of_a_gaussian_with_the_log_prob_of_that() -> None:
 def test_the_mode_is_the_tanh_of_the_mean() -> None:
     policy = torch.tensor([[0.0, 1.0, 9.0, -9.0]])
     assert squashed_mode(policy).tolist() == [[0.0, pytest.approx(0.761594)]]
+
+
+def test_several_generators_draw_for_their_parts_as_if_each_were_alone() -> None:
+    logits = torch.randn(12, 5)
+    policies = torch.randn(12, 6)
+    sample: Any
+    for sample, of in ((categorical_sample, logits), (gaussian_sample, policies)):
+        generators = [torch.Generator().manual_seed(seed) for seed in (1, 2, 3)]
+        together = [sample(of, generators), sample(of, generators)]
+        alone = [torch.Generator().manual_seed(seed) for seed in (1, 2, 3)]
+        for drawn in together:
+            parts = [sample(of[4 * i : 4 * i + 4], one) for i, one in enumerate(alone)]
+            torch.testing.assert_close(drawn, torch.cat(parts), rtol=0, atol=0)

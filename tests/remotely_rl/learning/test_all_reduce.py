@@ -24,8 +24,8 @@ from remotely_rl.learning import all_reduce
 from remotely_rl.learning.all_reduce import AllReduce, RankGone
 from remotely_rl.learning.learner import Learner
 from remotely_rl.networks import Normalizer
-from remotely_rl.runs.process import MODEL_LOCK
 from remotely_rl.runs.replaying import Steps
+from remotely_rl.runs.training import MODEL_LOCK
 from tests.remotely_rl import toys
 
 CPU = torch.device("cpu")

@@ -4,6 +4,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,12 @@ from remotely_rl.algorithms import ga3c
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.inference_server import QUEUED, Server, inference_server
+from remotely_rl.learning.inference_server import (
+    QUEUED,
+    ResizableSemaphore,
+    Server,
+    inference_server,
+)
 from remotely_rl.learning.learner import Learner
 from tests.clusters import wait_until
 from tests.remotely_rl import toys
@@ -188,11 +194,16 @@ def test_agents_wait_where_trainers_are_slower(servers: Servers) -> None:
     server = servers()
     server.resize(1, 0)
     trajectory = played()
-    told = threading.Thread(
-        target=lambda: [server.train_on(trajectory) for _ in range(QUEUED + 4)], daemon=True
-    )
+    taken: list[int] = []
+
+    def tell() -> None:
+        for number in range(QUEUED + 4):
+            server.train_on(trajectory)
+            taken.append(number)
+
+    told = threading.Thread(target=tell, daemon=True)
     told.start()
-    wait_until(server._queue.full, "the queue is full")
+    wait_until(lambda: len(taken) == QUEUED, "the queue is full")
     assert told.is_alive()
     server.resize(1, 1)
     told.join(10)
@@ -269,3 +280,35 @@ def test_a_server_that_is_restored_goes_on_to_the_same_bit(servers: Servers) -> 
     assert other.learner.version == 2
     assert torch.equal(toys.weights(one.learner.model), toys.weights(other.learner.model))
     assert torch.equal(toys.weights(other.learner.model), toys.weights(other.acting))
+
+
+def test_so_many_are_let_in_at_a_time_and_the_number_can_be_raised_and_lowered() -> None:
+    semaphore = ResizableSemaphore(1)
+    inside, most = [0], [0]
+    counting, leave = threading.Lock(), threading.Semaphore(0)
+
+    def go_in() -> None:
+        with semaphore:
+            with counting:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+            leave.acquire()
+            with counting:
+                inside[0] -= 1
+
+    crowd = [threading.Thread(target=go_in, daemon=True) for _ in range(8)]
+    for one in crowd:
+        one.start()
+    for width in (1, 3):
+        semaphore.resize(width)
+        wait_until(partial(eq, inside, [width]), f"{width} are inside")
+        assert most[0] == width
+    semaphore.resize(2)  # one leaves, and nobody comes in its place
+    leave.release()
+    wait_until(lambda: inside[0] == 2, "two are inside")
+    for _ in crowd:
+        leave.release()
+    for one in crowd:
+        one.join(10)
+    assert inside[0] == 0
+    assert most[0] == 3

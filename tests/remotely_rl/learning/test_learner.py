@@ -1,9 +1,10 @@
-"""The learner, without a cluster: steps, rates, and what a checkpoint keeps."""
+"""The learner, without a cluster: batches, steps, rates, units, and what a checkpoint keeps."""
 
 import copy
 import dataclasses
 import itertools
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,25 @@ import pytest
 import torch
 from torch import nn
 
-from remotely_rl import a2c, algorithms, networks, ppo
+from remotely_rl import a2c, a3c, algorithms, appo, ga3c, impala, networks, ppo
 from remotely_rl.config import Common
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.batch import Batch, Transitions
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.learner import Learner, clipped_share, gae_batch, to_device
+from remotely_rl.functions.returns import Targets
+from remotely_rl.learning.learner import (
+    Learner,
+    LearningRate,
+    RewardScale,
+    ValueScale,
+    annealed,
+    clipped_share,
+    gae_batch,
+    make_batch,
+    normalizes_values,
+    to_device,
+)
 from tests.remotely_rl import toys
 
 CONFIG = a2c.Config(
@@ -40,14 +53,20 @@ def played(config: Common = CONFIG, model: nn.Module | None = None, **changes: A
     return toys.actor(config, model or toys.network(), **changes).sample().trajectory
 
 
-@pytest.mark.parametrize("minibatches", [1, 2])
+def update_impala(learns: Learner[Any], trajectory: Trajectory, progress: float) -> Any:
+    return impala.update(learns, impala.ReplayBuffer(learns.config), trajectory, progress)
+
+
 @pytest.mark.parametrize("make", [lambda: toys.network(2), remembering], ids=["rows", "memory"])
 @pytest.mark.parametrize("normalize_advantage", [False, True], ids=["plain", "normalized"])
+@pytest.mark.parametrize(
+    ("module", "update"), [(ppo, ppo.update), (impala, update_impala), (appo, appo.update)]
+)
 def test_what_an_autoreset_row_holds_never_changes_an_update(
-    make: Any, minibatches: int, normalize_advantage: bool
+    make: Any, normalize_advantage: bool, module: Any, update: Any
 ) -> None:
-    config = ppo.Config(
-        env=toys.Guess, envs_per_actor=4, rollout_steps=7, minibatches=minibatches,
+    config = module.Config(
+        env=toys.Guess, envs_per_actor=4, rollout_steps=7, minibatches=2,
         normalize_advantage=normalize_advantage, normalize_values=normalize_advantage,
     )  # fmt: skip
     trajectory = played(config, make())
@@ -63,7 +82,7 @@ def test_what_an_autoreset_row_holds_never_changes_an_update(
     for fed in (trajectory, spoilt):
         learns = learner(config, make())
         torch.manual_seed(1)
-        ppo.update(learns, fed, 0)
+        update(learns, fed, 0)
         results.append(toys.weights(learns.model))
     assert torch.equal(*results)
     assert not torch.equal(results[0], toys.weights(make()))
@@ -296,3 +315,297 @@ def test_where_an_update_is_one_step_there_is_no_rate_to_steer(name: str) -> Non
 def test_no_rate_is_steered_where_an_update_is_one_step(name: str, given: dict[str, int]) -> None:
     with pytest.raises(TrainingError, match="target_kl must be 0"):
         algorithms.named(name).Config(target_kl=0.01, **given)
+
+
+def test_rows_that_are_no_experience_are_left_out_of_a_batch() -> None:
+    learns = learner(model=toys.network(1))
+    trajectory = played(model=learns.model, env=toys.Counting)
+    batch = gae_batch(learns, trajectory, normalize_advantage=False)
+    assert len(batch.obs) == trajectory.valid.sum() < trajectory.valid.size
+    assert 3.0 not in batch.obs  # the observation that a Counting episode ends with
+    assert all(len(part) == len(batch.obs) for part in batch.transitions)
+
+
+def test_advantages_are_normalized_by_what_is_experience_alone() -> None:
+    learns = learner(model=toys.network(1))
+    trajectory = played(model=learns.model, env=toys.Counting)
+    batch = gae_batch(learns, trajectory, normalize_advantage=True)
+    torch.testing.assert_close(
+        batch.transitions.advantage.mean(), torch.tensor(0.0), atol=1e-6, rtol=0
+    )
+    deviation = batch.transitions.advantage.std(correction=0)
+    torch.testing.assert_close(deviation, torch.tensor(1.0), atol=1e-4, rtol=0)
+
+
+def test_rewards_are_clipped_in_the_learner_alone() -> None:
+    trajectory = played(model=toys.network(1), env=toys.Counting)
+    assert trajectory.reward.max() == 30.0
+    by_one = dataclasses.replace(CONFIG, reward_clip=1.0)
+    unclipped = dataclasses.replace(CONFIG, reward_clip=0.0)
+    clipped = to_device(learner(by_one, toys.network(1)), trajectory)
+    raw = to_device(learner(unclipped, toys.network(1)), trajectory)
+    assert clipped.reward.max() == 1.0
+    assert raw.reward.max() == 30.0
+
+
+@pytest.mark.parametrize(("env", "bound"), [("ALE/Pong-v5", 1.0), ("CartPole-v1", 0.0)])
+def test_by_default_rewards_are_clipped_in_atari_alone_and_values_normalized_where_they_are_not(
+    env: str, bound: float
+) -> None:
+    config = dataclasses.replace(CONFIG, env=env)
+    assert config.clips_rewards_at == bound
+    assert normalizes_values(config) == (bound == 0.0)
+    given = dataclasses.replace(config, reward_clip=2.0, normalize_values=True)
+    assert (given.clips_rewards_at, normalizes_values(given)) == (2.0, True)
+
+
+def test_only_a_terminated_step_has_no_discount() -> None:
+    for truncates in (False, True):
+        env = lambda truncates=truncates: toys.Counting(2, truncates)
+        trajectory = played(model=toys.network(1), env=env)
+        batch = to_device(learner(model=toys.network(1)), trajectory)
+        gamma = CONFIG.gamma
+        want = [gamma, gamma if truncates else 0.0, gamma] * 2
+        assert batch.discount[:, 0].tolist() == pytest.approx(want)
+
+
+def test_values_are_taken_as_the_actor_found_them_unless_they_are_normalized() -> None:
+    trajectory, plain = played(), learner(dataclasses.replace(CONFIG, normalize_values=False))
+    assert torch.equal(to_device(plain, trajectory).value, torch.from_numpy(trajectory.value))
+
+
+def test_normalized_values_are_learnt_in_their_own_units_and_used_in_those_of_rewards() -> None:
+    config = dataclasses.replace(CONFIG, normalize_values=True, reward_clip=0.0)
+    learns = learner(config, toys.network(1))
+    trajectory = played(config, toys.network(1), env=toys.Counting)
+    batch = gae_batch(learns, trajectory, normalize_advantage=False)
+    target = batch.transitions.value_target
+    torch.testing.assert_close(target.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
+    torch.testing.assert_close(target.std(correction=0), torch.tensor(1.0), atol=1e-2, rtol=0)
+    mean, deviation = learns.value_scale.mean, learns.value_scale.std
+    assert mean > 10  # rewards are 10, 20, 30
+    rollout = to_device(learns, trajectory)
+    want = torch.from_numpy(trajectory.value) * deviation + mean
+    torch.testing.assert_close(rollout.value, want)
+    with torch.no_grad():
+        _, value = learns.unroll(rollout)
+    torch.testing.assert_close(learns.value_scale.denormalize(value), want)
+
+
+def update(template: Any, learns: Learner[Any], trajectory: Trajectory) -> dict[str, float]:
+    """An algorithm's update at the beginning of its schedule; returns its metrics."""
+    if template is impala:
+        return impala.update(learns, impala.ReplayBuffer(learns.config), trajectory, 0)
+    if template is not ga3c:
+        updated: dict[str, float] = template.update(learns, trajectory, 0)
+        return updated
+    metrics: dict[str, float] = {}
+    lock, record = threading.Lock(), lambda found, staleness: metrics.update(found)
+    ga3c.update(learns, toys.network(), lock, trajectory, 0, record)
+    return metrics
+
+
+@pytest.mark.parametrize("template", [a2c, ppo, impala, appo, ga3c])
+def test_what_is_learnt_does_not_depend_on_the_unit_of_rewards(template: Any) -> None:
+    config = template.Config(env=toys.Guess, envs_per_actor=4, random_start=0, rollout_steps=8)
+    updated = []
+    for unit in (1.0, 1e-9, 1e6):
+        learns = learner(config)
+        for _ in range(2):
+            trajectory = played(config, learns.model)
+            scaled = dataclasses.replace(trajectory, reward=trajectory.reward * np.float32(unit))
+            update(template, learns, scaled)
+        updated.append(toys.weights(learns.model))
+    for other in updated[1:]:
+        torch.testing.assert_close(other, updated[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("is_asked_for", [False, True])
+@pytest.mark.parametrize(
+    ("template", "fields"),
+    [
+        (a2c, {}),
+        (a3c, {}),
+        (ppo, {"minibatches": 2, "epochs": 1}),
+        (impala, {"minibatches": 2, "epochs": 1}),
+        (appo, {"minibatches": 2, "epochs": 1}),
+        (appo, {"minibatches": 2, "epochs": 1, "v_trace": False}),
+        (ga3c, {"minibatches": 2, "epochs": 1}),
+    ],
+)
+def test_every_algorithm_normalizes_advantages_as_its_config_says(
+    template: Any, fields: dict[str, Any], is_asked_for: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advantages: list[torch.Tensor] = []
+    forward = Learner.forward
+
+    def spy(learns: Learner[Any], batch: Batch, *rest: Any) -> Any:
+        advantages.append(batch.valid_transitions.advantage)
+        return forward(learns, batch, *rest)
+
+    monkeypatch.setattr(Learner, "forward", spy)
+    config = template.Config(
+        env=toys.Guess, envs_per_actor=4, random_start=0, normalize_advantage=is_asked_for, **fields
+    )
+    if template is a3c:
+        works = a3c.make_work(config, toys.network(), 5)
+        works.gradient(works.flat.vector, None)
+    else:
+        update(template, learner(config), played(config))
+
+    deviation, mean = torch.std_mean(torch.cat(advantages), correction=0)
+    moments = [deviation.item(), mean.item()]
+    assert (moments == pytest.approx([1, 0], abs=1e-4)) == is_asked_for
+
+
+@pytest.mark.parametrize(
+    ("template", "fields"),
+    [(ppo, {}), (impala, {}), (appo, {}), (appo, {"v_trace": False}), (ga3c, {})],
+)
+def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
+    template: Any, fields: dict[str, Any]
+) -> None:
+    config = template.Config(
+        env=toys.Guess, envs_per_actor=4, learning_rate=0.0, target_kl=0.01, **fields
+    )
+    learns = learner(config, toys.network(seed=9))
+    learns.version = 1  # what acted is of version 0, and another network
+    nn.init.normal_(learns.model.get_parameter("policy.weight"))
+    trajectory = played(config)
+    rows = gae_batch(learns, trajectory, normalize_advantage=False).transitions
+    assert (rows.start_log_prob - rows.old_log_prob).abs().max() > 0.1
+
+    assert update(template, learns, trajectory)["train/approx_kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_explained_variance_is_what_is_left_of_that_of_the_targets_once_values_are_known() -> None:
+    learns, rollout = learner(), to_device(learner(), played())
+    target = torch.zeros_like(rollout.reward)
+    target[rollout.valid] = torch.arange(float(rollout.valid.sum()))
+    rollout = rollout._replace(value=torch.zeros_like(rollout.value))
+    shares = []
+    for known in (target + 5, target / 2):  # all but a constant, and half of each
+        rollout.value[:-1] = known
+        make_batch(learns, rollout, Targets(target, target))
+        shares.append(learns.explained_variance)
+        learns.explained_variance = None
+    assert shares == pytest.approx([1, 0.75])
+
+
+def test_rate_and_coefficients_go_to_their_ends_as_the_schedule_does() -> None:
+    rate = LearningRate(7e-4)
+    rates = []
+    for progress in (0.0, 0.5, 1.0):
+        rate.anneal(progress)
+        rates.append(rate.value)
+    assert rates == pytest.approx([7e-4, 4e-4, 1e-4])
+    coefficients = [annealed(0.004, 0.001, progress) for progress in (0.0, 0.5, 1.0)]
+    assert coefficients == pytest.approx([0.004, 0.0025, 0.001])
+
+
+@pytest.mark.parametrize("progress", [-0.1, 1.1, 4096, math.nan])
+def test_what_is_no_progress_is_refused(progress: float) -> None:
+    with pytest.raises(ValueError, match="progress is from 0 to 1, not"):
+        LearningRate(7e-4).anneal(progress)
+
+
+@pytest.mark.parametrize(
+    ("start", "given", "end"), [(7e-4, None, 1e-4), (1e-6, None, 1e-6), (7e-4, 3e-3, 3e-3)]
+)
+def test_a_schedule_never_goes_up_unless_that_is_asked_for(
+    start: float, given: float | None, end: float
+) -> None:
+    rate = LearningRate(start, given)
+    rate.anneal(1.0)
+    assert rate.value == pytest.approx(end)
+
+
+@pytest.mark.parametrize(
+    ("moved", "value"),
+    [(0.001, 4.5e-4), (0.005, 3e-4), (0.01, 3e-4), (0.02, 3e-4), (0.03, 2e-4), (math.inf, 2e-4)],
+)
+def test_the_rate_is_steered_to_how_far_an_update_is_to_move(moved: float, value: float) -> None:
+    rate = LearningRate(3e-4, 1e-4, target_kl=0.01)
+    rate.anneal(1.0)  # is for a rate that is not steered
+    rate.steer(moved)
+    assert rate.value == pytest.approx(value)
+
+
+def test_the_steered_rate_has_bounds() -> None:
+    rate = LearningRate(3e-4, 1e-4, target_kl=0.01)
+    for _ in range(20):
+        rate.steer(0.0)
+    assert rate.value == 3e-4 * 4
+    for _ in range(30):
+        rate.steer(1.0)
+    assert rate.value == pytest.approx(1e-4 / 10)
+
+
+@pytest.mark.parametrize("name", ["ppo", "impala", "appo", "ga3c"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "0.001, steered by target_kl=0.01, from 1e-05 to 0.004"),
+        ({"learning_rate": 1e-4}, "0.0001"),
+        ({"learning_rate": 1e-3}, "0.001, annealed to 0.0001"),
+        ({"learning_rate": 2e-4, "target_kl": 0.02},
+         "0.0002, steered by target_kl=0.02, from 1e-05 to 0.0008"),
+        ({"target_kl": 0.0, "learning_rate_end": 5e-4}, "0.001, annealed to 0.0005"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_rate_that_is_given_is_not_steered_unless_that_is_given_too(
+    name: str, given: dict[str, Any], told: str
+) -> None:
+    rate = LearningRate.of(algorithms.named(name).Config(**given))
+    assert str(rate) == told
+    rate.steer(0.0)
+    assert (rate.value > rate.start) == ("steered" in told)
+
+
+@pytest.mark.parametrize("name", ["dqn", "c51", "rainbow", "a2c", "a3c", "n_step_q"])
+def test_a_low_rate_that_is_given_does_not_rise(name: str) -> None:
+    # 16 environments, for which rates are given.
+    rate = LearningRate.of(algorithms.named(name).Config(learning_rate=1e-5, actors=1))
+    assert rate.end == rate.start == 1e-5
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-9, 1e9])
+def test_the_scale_is_the_mean_and_deviation_of_all_targets_together(unit: float) -> None:
+    torch.manual_seed(0)
+    targets = unit * (30 + 7 * torch.randn(400))
+    scale = ValueScale()
+    for batch in torch.split(targets, [10, 90, 300]):
+        scale.update(batch)
+    assert scale.mean == pytest.approx(np.mean(targets.numpy()), rel=1e-5)
+    assert scale.std == pytest.approx(np.std(targets.numpy()), rel=1e-3)
+
+
+def test_old_targets_fade_once_the_horizon_is_reached() -> None:
+    scale = ValueScale()
+    scale.update(torch.zeros(1000), horizon=100)
+    scale.update(torch.ones(100), horizon=100)
+    assert scale.mean == pytest.approx(0.5)
+
+
+def test_equal_targets_leave_a_scale_to_divide_by() -> None:
+    scale = ValueScale()
+    scale.update(torch.full((10,), 5.0))
+    assert 0 < scale.std < 0.01
+
+
+def test_action_values_are_in_units_of_the_rewards_that_are_not_0() -> None:
+    scale = RewardScale()
+    assert (scale.mean, scale.std) == (0, 1)
+    for rewards in ([0.0, 0.0], [3.0, 0.0], [-4.0]):
+        reward = torch.tensor(rewards)
+        scale.update(scale.seen(torch.full_like(reward, 100.0), reward))
+    assert scale.mean == 0
+    assert scale.std == pytest.approx(math.sqrt((9 + 16) / 2))
+
+
+@pytest.mark.parametrize("fresh", [ValueScale(), RewardScale()])
+def test_a_scale_goes_on_where_a_checkpoint_ended(fresh: ValueScale) -> None:
+    saved = type(fresh)()
+    saved.update(torch.tensor([3.0, -4.0]))
+    assert type(fresh)(*saved.moments).moments == saved.moments

@@ -18,9 +18,9 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import Learner, gae_batch
 from remotely_rl.learning.parameter_server import PushResult
-from remotely_rl.runs import checkpoint
+from remotely_rl.runs import run_folder
 from remotely_rl.sync import Reply
-from remotely_rl.sync.reply import Accepted
+from remotely_rl.sync.rule import Accepted
 from tests.remotely_rl import toys
 
 CONFIG = a3c.Config(
@@ -309,7 +309,7 @@ def test_statistics_of_the_input_go_on_and_are_resumed(template: Any, tmp_path: 
     counts = []
     for steps, where in ((400, {"run": tmp_path / "run"}), (800, {"resume": tmp_path / "run"})):
         template.train(dataclasses.replace(config, total_steps=steps), **where)
-        saved = checkpoint.load(tmp_path / "run" / "checkpoint.pt")["learner"]["model"]
+        saved = run_folder.load_checkpoint(tmp_path / "run" / "checkpoint.pt")["learner"]["model"]
         counts.append(float(saved["normalizer.count"]))
 
     probed = -(-config.probe_steps // networks.UPDATE_EVERY)

@@ -8,7 +8,7 @@ from torch import nn
 from remotely_rl import a2c
 from remotely_rl.config import Common
 from remotely_rl.environments import Episode
-from remotely_rl.runs import checkpoint, training
+from remotely_rl.runs import run_folder, training
 from remotely_rl.runs.run_folder import RunFolder, create
 from tests.remotely_rl import toys
 
@@ -62,5 +62,5 @@ def finished_run(tmp_path: Path) -> RunFolder:
 def resumed(
     folder: RunFolder, clock: Clock | None = None, config: Common = CONFIG
 ) -> training.Session[Any]:
-    saved = checkpoint.load(folder.checkpoint)
+    saved = run_folder.load_checkpoint(folder.checkpoint)
     return training.Session("toy", config, folder, saved, clock=clock or Clock())

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from remotely_rl.cli import main
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import checkpoint, curve, metrics
+from remotely_rl.runs import curve, metrics, run_folder
 
 PNG = b"\x89PNG"
 
@@ -40,7 +40,7 @@ def run(
             print(60 * minutes, 1000 * minutes, told, told, sep=",", file=file)
     if ended_at is not None:
         saved = {"counters": {}, "recent": [[ended_at, 100]] * metrics.JUDGED_BY}
-        checkpoint.save(folder / "checkpoint.pt", saved)
+        run_folder.save_checkpoint(folder / "checkpoint.pt", saved)
     return folder
 
 

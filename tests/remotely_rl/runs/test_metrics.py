@@ -5,10 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
 from remotely_rl import durable
 from remotely_rl.environments import Episode
-from remotely_rl.runs import curve, earlier_names, metrics
+from remotely_rl.runs import curve, metrics
 from remotely_rl.runs.metrics import COLUMNS, Tally, Writer
 from tests.remotely_rl import toys
 
@@ -165,27 +166,10 @@ def test_a_row_that_tensorboard_has_no_room_for_is_an_error_and_the_next_one_non
     def full(*_: object) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr(writer._board, "add_scalar", full)
-    with pytest.raises(OSError, match="no room"):
-        writer.write(busy_tally().close(5.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(SummaryWriter, "add_scalar", full)
+        with pytest.raises(OSError, match="no room"):
+            writer.write(busy_tally().close(5.0))
     writer.write(busy_tally().close(10.0))
     writer.close()
     assert [row["time/seconds"] for row in metrics.read(tmp_path / "metrics.csv")] == [5.0, 10.0]
-
-
-def test_rows_of_an_earlier_version_are_read_by_the_names_of_today(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.csv"
-    file.write_text("seconds,env_steps,return_mean,loss_policy,kl\n5,640,-20,0.5,0.01\n")
-    assert metrics.read(file) == [
-        {
-            "time/seconds": 5.0,
-            "time/env_steps": 640.0,
-            "rollout/return_mean": -20.0,
-            "train/policy_loss": 0.5,
-            "train/approx_kl": 0.01,
-        }
-    ]
-
-
-def test_every_earlier_column_has_a_name_of_today() -> None:
-    assert set(earlier_names.COLUMNS.values()) <= set(COLUMNS)

@@ -16,7 +16,7 @@ import remotely
 from remotely.machine import memory_file
 from remotely_rl import a2c, appo, dqn, ppo, rainbow
 from remotely_rl.errors import LearnerLost, TrainingError
-from remotely_rl.runs import checkpoint, metrics, ranks
+from remotely_rl.runs import metrics, ranks, run_folder
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve", "own_cluster")
@@ -65,7 +65,7 @@ def test_two_learners_stay_equal_count_all_steps_and_resume(name: str, tmp_path:
     assert config.total_steps <= result.env_steps < config.total_steps + steps_of_a_round
     assert result.updates >= 100
     assert result.episodes > 0.4 * result.env_steps  # a step and a reset each, of both
-    kept = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
+    kept = run_folder.load_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert kept["counters"]["env_steps"] == result.env_steps
     more = dataclasses.replace(config, total_steps=config.total_steps + 500)
     resumed = algorithm.train(more, resume=tmp_path / "run")
@@ -117,7 +117,7 @@ def test_ctrl_c_ends_all_learners_in_good_order(tmp_path: Path) -> None:
     result = a2c.train(config, run=tmp_path / "run")
     interrupting.join()
     assert result.ended == "stopped by SIGINT"
-    kept = checkpoint.load(tmp_path / "run" / "checkpoint.pt")
+    kept = run_folder.load_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert kept["counters"]["updates"] == result.updates > 0
     assert not [one for one in remotely.actors() if one.class_name in ("Rank", "Actor")]
 

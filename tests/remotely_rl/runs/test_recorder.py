@@ -12,7 +12,7 @@ import pytest
 from remotely_rl import a2c, a3c
 from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import checkpoint, metrics
+from remotely_rl.runs import metrics, run_folder
 from remotely_rl.runs.recorder import ClippingReport
 from tests.remotely_rl import toys
 from tests.remotely_rl.runs.sessions import CONFIG, Clock, Learner, finished_run, resumed, session
@@ -38,14 +38,14 @@ def test_rows_and_checkpoints_are_written_when_they_are_due(tmp_path: Path) -> N
 def test_a_disk_that_is_full_is_told_of_once_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save, clock = checkpoint.save, Clock()
+    save, clock = run_folder.save_checkpoint, Clock()
 
     def full(path: Path, content: dict[str, Any]) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with session(tmp_path, clock=clock) as run:
         run.restore(Learner())
-        monkeypatch.setattr(checkpoint, "save", full)
+        monkeypatch.setattr(run_folder, "save_checkpoint", full)
         for _ in range(4):  # rows are written meanwhile: they are small
             clock.now += 31
             run.tick()
@@ -54,7 +54,7 @@ def test_a_disk_that_is_full_is_told_of_once_and_training_goes_on(
         assert said.count(sentence) == 1
         assert not run.folder.checkpoint.exists()
 
-        monkeypatch.setattr(checkpoint, "save", save)
+        monkeypatch.setattr(run_folder, "save_checkpoint", save)
         clock.now += 31
         run.tick()
         said = capsys.readouterr().out.splitlines()
@@ -104,7 +104,7 @@ def test_the_half_of_a_checkpoint_that_a_killed_run_left_does_not_hurt(tmp_path:
         assert run.env_steps == 500
         run.tally.sampled(1, [], {})
     assert not half.exists()  # the next save has taken its place
-    assert checkpoint.load(folder.checkpoint)["times_resumed"] == 1
+    assert run_folder.load_checkpoint(folder.checkpoint)["times_resumed"] == 1
 
 
 def test_the_best_return_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_the_best_return_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
             run.tally.sampled(1, [Episode(score, 1)] * 100, {})
             clock.now += 6
             run.tick()
-            assert checkpoint.load(run.folder.best)["counters"]["best_return"] == best
+            assert run_folder.load_checkpoint(run.folder.best)["counters"]["best_return"] == best
 
 
 def test_a_run_that_crashed_goes_on_without_losing_its_best_agent(tmp_path: Path) -> None:
@@ -166,8 +166,9 @@ def test_it_is_news_once_and_told_again_in_all() -> None:
 
 
 @pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("template", [a2c, a3c])
-@pytest.mark.parametrize(("bound", "share"), [(10.0, 2 / 3), (30.0, 0.0)])
+@pytest.mark.parametrize(
+    ("template", "bound", "share"), [(a2c, 10.0, 2 / 3), (a3c, 10.0, 2 / 3), (a2c, 30.0, 0.0)]
+)
 def test_a_run_tells_which_part_of_the_rewards_it_clips(
     template: Any, bound: float, share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,10 @@
-"""A session: what it counts, and what it keeps of a loop that raises."""
+"""A session: what it counts, when it stops, and what it keeps and restores at its end."""
 
+import contextlib
 import dataclasses
 import signal
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +12,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
+from torch import nn
 
-from remotely_rl import a2c
+from remotely_rl import a2c, networks, ppo
 from remotely_rl.acting.actor import Rollout
+from remotely_rl.config import Common
 from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.learning.threads import Threads
 from remotely_rl.runs import training
+from remotely_rl.runs.session import Process
 from remotely_rl.supervision import CrashReport
 from remotely_rl.supervision.report import Cause
 from tests.remotely_rl import toys
@@ -239,3 +245,159 @@ def test_a_learner_goes_on_with_the_threads_that_its_last_update_is_found_to_nee
         run.count_update({})
         assert torch.get_num_threads() == 1
     assert took == [run.tally.close(1.0)["time/learning_s"]]
+
+
+def test_a_session_stops_when_the_steps_are_done(tmp_path: Path) -> None:
+    with session(tmp_path, Common(env="CartPole-v1", total_steps=100)) as run:
+        run.tally.sampled(99, [], {})
+        assert not run.over()
+        run.tally.sampled(1, [], {})
+        assert run.over()
+    assert run.result.ended == "100 steps are done"
+
+
+def test_a_session_stops_when_the_minutes_are_over(tmp_path: Path) -> None:
+    clock = Clock()
+    with session(tmp_path, Common(env="CartPole-v1", minutes=2), clock) as run:
+        clock.now += 119
+        assert not run.over()
+        clock.now += 1
+        assert run.over()
+    assert run.result.ended == "2 minutes are over"
+    assert run.result.seconds == 120
+
+
+def test_a_session_stops_at_its_target_but_not_for_a_lucky_few_games(tmp_path: Path) -> None:
+    with session(tmp_path, Common(env="CartPole-v1", target=8.0)) as run:
+        run.tally.sampled(1, [Episode(9.0, 9)] * 29, {})
+        assert not run.over()
+        run.tally.sampled(1, [Episode(9.0, 9)], {})
+        assert run.over()
+    assert run.result.ended == "the mean return of 8 is reached"
+
+
+def test_what_ended_a_session_first_is_what_it_says(tmp_path: Path) -> None:
+    with session(tmp_path, Common(env="CartPole-v1", total_steps=100)) as run:
+        run.tally.sampled(100, [], {})
+        assert run.over()
+        signal.raise_signal(signal.SIGINT)
+        assert run.over()
+    assert run.result.ended == "100 steps are done"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_ctrl_c_stops_at_the_next_turn_and_keeps_checkpoint_metrics_and_curve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    with session(tmp_path) as run:
+        run.restore(Learner())
+        run.tally.sampled(10, [Episode(1.0, 5)], {})
+        assert not run.over()
+        signal.raise_signal(number)
+        assert run.over()
+    assert signal.getsignal(number) is before
+    assert run.result.ended == f"stopped by {number.name}"
+    assert run.folder.checkpoint.exists()
+    assert run.folder.curve.exists()
+    assert str(run.folder.path) in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
+    with session(tmp_path):
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+PPO = ppo.Config(
+    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, total_steps=60, learner_threads=2,
+    device="cpu", log_interval_s=1e6, checkpoint_interval_s=1e6,
+)  # fmt: skip
+
+
+def wide(observation_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Large enough for its sums to depend on the number of threads."""
+    network = networks.MLP(observation_shape, outputs)
+    network.policy_body = nn.Sequential(nn.Linear(observation_shape[0], 3000), nn.Tanh())
+    network.policy = nn.Linear(3000, outputs)
+    return network
+
+
+@pytest.mark.usefixtures("local")
+def test_a_run_puts_back_threads_random_numbers_and_handlers(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    handler = signal.getsignal(signal.SIGINT)
+    random = torch.get_rng_state()
+    ppo.train(dataclasses.replace(PPO, learner_threads=1), run=tmp_path / "run")
+    assert torch.get_num_threads() == 2
+    assert torch.equal(torch.get_rng_state(), random)
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_run_that_cannot_begin_puts_them_back_too(tmp_path: Path) -> None:
+    random = torch.get_rng_state()
+    (tmp_path / "taken").touch()
+    with pytest.raises(TrainingError, match="exists already"):
+        training.begin("ppo", ppo.Config, PPO, run=tmp_path)
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+@pytest.mark.usefixtures("local")
+def test_runs_of_one_process_repeat_bit_by_bit_from_the_first_on(tmp_path: Path) -> None:
+    for number, threads in enumerate((2, 1, 2)):
+        torch.set_num_threads(threads)  # what the user, or the run before, had
+        torch.rand(number)
+        ppo.train(PPO, wide, run=tmp_path / str(number))
+    for number in (1, 2):
+        toys.assert_same_bits(tmp_path / "0", tmp_path / str(number))
+
+
+@pytest.mark.usefixtures("local")
+def test_runs_in_threads_side_by_side_are_those_that_they_are_alone(tmp_path: Path) -> None:
+    ppo.train(PPO, run=tmp_path / "alone")
+
+    def train(number: int) -> None:
+        ppo.train(PPO, run=tmp_path / str(number))
+
+    threads = [threading.Thread(target=train, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for number in range(3):
+        toys.assert_same_bits(tmp_path / "alone", tmp_path / str(number))
+
+
+def test_the_first_signal_asks_and_the_second_interrupts() -> None:
+    process = Process()
+    process.listen()
+    try:
+        signal.raise_signal(signal.SIGTERM)
+        assert process.asked_to_stop == "stopped by SIGTERM"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        process.restore()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_run_in_another_thread_stops_if_the_main_thread_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Process] = []
+    thread = threading.Thread(target=lambda: made.extend(Process() for _ in range(2)))
+    thread.start()
+    thread.join()
+    (waited_for, left), here = made, Process()
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            raise KeyboardInterrupt  # Ctrl-C: the main thread waits for the others as it unwinds
+        finally:
+            assert here.asked_to_stop == ""  # its own handler tells
+            assert waited_for.asked_to_stop == "stopped by SIGINT"
+    assert left.asked_to_stop == ""
+    monkeypatch.setattr(threading, "main_thread", lambda: thread)  # which is over
+    assert left.asked_to_stop == ""
+    monkeypatch.setattr(sys, "last_value", KeyboardInterrupt(), raising=False)
+    assert left.asked_to_stop == "stopped by SIGINT"

@@ -5,6 +5,7 @@ import inspect
 import json
 import pickle
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,13 +16,12 @@ import torch
 from torch import nn
 
 from remotely.engines.in_process import InProcess
-from remotely_rl import a2c, algorithms, c51, impala, n_step_q, networks, ppo
+from remotely_rl import a2c, c51, impala, networks, ppo
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.samplers import Samplers
-from remotely_rl.agents import load
 from remotely_rl.config import Common
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import checkpoint, earlier_names, metrics, sampling, training
+from remotely_rl.runs import metrics, run_folder, sampling, training
 from remotely_rl.runs.run_folder import RunFolder, create
 from tests.remotely_rl import toys
 from tests.remotely_rl.runs.sessions import (
@@ -33,7 +33,7 @@ from tests.remotely_rl.runs.sessions import (
     resumed,
 )
 
-pytestmark = pytest.mark.usefixtures("no_curve")
+pytestmark = pytest.mark.usefixtures("local", "no_curve")
 
 
 class Narrow(networks.MLP):
@@ -49,7 +49,7 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     clock = Clock()
     clock.now = 5000.0
-    saved = checkpoint.load(folder.checkpoint)
+    saved = run_folder.load_checkpoint(folder.checkpoint)
     with resumed(folder, clock) as run:
         learner = Learner()
         run.restore(learner)
@@ -65,14 +65,13 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_random_numbers_go_on_from_where_the_checkpoint_was_made(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
-    torch.set_rng_state(checkpoint.load(folder.checkpoint)["random"])
+    torch.set_rng_state(run_folder.load_checkpoint(folder.checkpoint)["random"])
     want = torch.rand(3)
     with resumed(folder) as run:
         run.restore(Learner())
         assert torch.equal(torch.rand(3), want)
 
 
-@pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("change", [{"rollout_steps": 4}, {"envs_per_actor": 8}], ids=str)
 def test_a_resumed_run_is_as_long_and_as_wide_as_it_is_told_by_then(
     tmp_path: Path, change: dict[str, Any]
@@ -91,7 +90,6 @@ def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-@pytest.mark.usefixtures("local")
 def test_a_run_that_is_over_stays_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,39 +103,6 @@ def test_a_run_that_is_over_stays_as_it_is(
     assert contents(run) == before
 
 
-@pytest.mark.usefixtures("local")
-def test_a_run_without_a_config_is_resumed_by_its_own(tmp_path: Path) -> None:
-    config = dataclasses.replace(TRAINED, env="CartPole-v1", gamma=0.5)
-    a2c.train(config, run=tmp_path / "run")
-    session = training.begin("a2c", a2c.Config, None, resume=tmp_path / "run")
-    with session:
-        assert session.learner.config == config
-
-
-@pytest.mark.usefixtures("local")
-def test_a_run_of_an_earlier_version_is_resumed_by_the_names_of_today(tmp_path: Path) -> None:
-    config = dataclasses.replace(TRAINED, env="CartPole-v1", gae_lambda=0.5)
-    a2c.train(config, run=tmp_path / "run")
-    file = RunFolder(tmp_path / "run").config
-    text = file.read_text()
-    for name, today in earlier_names.FIELDS.items():
-        text = text.replace(f'"{today}"', f'"{name}"')
-    assert '"trace_decay": 0.5' in text
-    file.write_text(text)
-    written = RunFolder(tmp_path / "run").checkpoint
-    content = checkpoint.load(written)
-    model = content["learner"]["model"]
-    content["learner"]["model"] = {
-        name.replace("normalizer", "normaliser"): tensor for name, tensor in model.items()
-    }
-    assert content["learner"]["model"].keys() != model.keys()
-    checkpoint.save(written, content)
-    assert load.load(tmp_path / "run").model.state_dict().keys() == model.keys()
-    with training.begin("a2c", a2c.Config, None, resume=tmp_path / "run") as session:
-        assert session.learner.config == config
-
-
-@pytest.mark.usefixtures("local")
 def test_what_a_run_is_resumed_with_holds_at_the_next_resume_too(tmp_path: Path) -> None:
     run, config = tmp_path / "run", dataclasses.replace(TRAINED, env="CartPole-v1")
     a2c.train(config, run=run)
@@ -147,71 +112,6 @@ def test_what_a_run_is_resumed_with_holds_at_the_next_resume_too(tmp_path: Path)
     assert [path.name for path in run.glob("*.tmp")] == []
 
 
-def test_fields_that_an_algorithm_never_used_are_left_out_of_the_config_of_an_earlier_run(
-    tmp_path: Path,
-) -> None:
-    folder = create(tmp_path / "run", "n_step_q", n_step_q.Config(env="CartPole-v1", gamma=0.5))
-    content = json.loads(folder.config.read_text())
-    content["config"] |= {"entropy": 0.0, "entropy_coef_end": 0.0, "device": "auto"}
-    folder.config.write_text(json.dumps(content))
-    config = training.config_of(n_step_q.Config, "n_step_q", folder.path)
-    assert config == n_step_q.Config(env="CartPole-v1", gamma=0.5)
-
-
-@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_the_schedule_and_the_rate_of_an_earlier_run_stay_what_they_were(
-    name: str, tmp_path: Path
-) -> None:
-    kind = algorithms.named(name).Config
-    folder = create(tmp_path / "run", name, kind(env="CartPole-v1", total_steps=500))
-    content = json.loads(folder.config.read_text())
-    content["config"] |= {"decay_steps": 300_000, "lstm": 0}
-    content["config"] |= {"n_step": 1} if name == "sac" else {}
-    if hasattr(kind, "target_kl"):  # steered, and a rate that is given from now on is not
-        content["config"] |= {"kl_target": 0.01, "learning_rate": 1e-3}
-        del content["config"]["target_kl"]
-    del content["config"]["anneal_steps"], content["config"]["probe_steps"]
-    folder.config.write_text(json.dumps(content))
-    config = training.config_of(kind, name, folder.path)
-    assert config == kind(env="CartPole-v1", total_steps=500, anneal_steps=300_000)
-
-
-@pytest.mark.parametrize(
-    ("name", "had", "rule"),
-    [("a2c", True, "sqrt"), ("a2c", False, "none"), ("dqn", "linear", "linear")],
-)
-def test_the_rate_of_an_earlier_run_follows_the_batch_as_it_did(
-    name: str, had: bool | str, rule: str, tmp_path: Path
-) -> None:
-    kind = algorithms.named(name).Config
-    folder = create(tmp_path / "run", name, kind(env="CartPole-v1"))
-    content = json.loads(folder.config.read_text())
-    del content["config"]["rate_rule"]
-    content["config"]["scale_rate"] = had
-    folder.config.write_text(json.dumps(content))
-    assert training.config_of(kind, name, folder.path) == kind(env="CartPole-v1", rate_rule=rule)
-
-
-@pytest.mark.parametrize(
-    ("name", "field"),
-    [
-        *((name, "lstm") for name in ("ga3c", "sac", "n_step_q", "dqn", "c51", "rainbow")),
-        ("sac", "n_step"),  # its targets lacked the entropies of the steps between
-    ],
-)
-def test_what_an_earlier_run_was_asked_for_and_an_algorithm_cannot_do_is_told(
-    name: str, field: str, tmp_path: Path
-) -> None:
-    kind = algorithms.named(name).Config
-    folder = create(tmp_path / "run", name, kind(env="CartPole-v1"))
-    content = json.loads(folder.config.read_text())
-    content["config"][field] = 4
-    folder.config.write_text(json.dumps(content))
-    with pytest.raises(TrainingError, match=f"was trained with {field}=4, as {name} no"):
-        training.config_of(kind, name, folder.path)
-
-
-@pytest.mark.usefixtures("local")
 def test_a_steered_rate_begins_anew_only_where_one_is_given_to_resume_with(tmp_path: Path) -> None:
     run = tmp_path / "run"
     given = {field: getattr(TRAINED, field) for field in ("rollout_steps", "actors", "total_steps")}
@@ -224,7 +124,6 @@ def test_a_steered_rate_begins_anew_only_where_one_is_given_to_resume_with(tmp_p
             assert session.learner.learning_rate.value == pytest.approx(want)
 
 
-@pytest.mark.usefixtures("local")
 def test_a_rate_that_a_run_is_resumed_with_holds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,7 +137,6 @@ def test_a_rate_that_a_run_is_resumed_with_holds(
     assert metrics.read(RunFolder(run).metrics)[-1]["train/learning_rate"] == 3e-5
 
 
-@pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(("actors", "cpus"), [(0, 1), (2, None)])
 def test_of_as_many_actors_as_there_is_room_for_each_names_what_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actors: int, cpus: int | None
@@ -252,20 +150,24 @@ def test_of_as_many_actors_as_there_is_room_for_each_names_what_it_takes(
             asked.append(rest[2].cpus)
         return place(engine, cls, *rest)
 
+    class Enough(Exception):
+        pass
+
     def make_one(samplers: Samplers[Any], make: Callable[[int], Any], *_: Any, **__: Any) -> None:
         make(0)
+        raise Enough
 
     monkeypatch.setattr(InProcess, "place", write_down)
     monkeypatch.setattr(Samplers, "__init__", make_one)
     config = impala.Config(
         env=toys.Guess, actors=actors, envs_per_actor=4, batch_trajectories=1, random_start=0
     )
-    with training.begin("impala", impala.Config, config, run=tmp_path / "run") as session:
-        sampling._actors(session, Actor, arrivals=False)
+    session = training.begin("impala", impala.Config, config, run=tmp_path / "run")
+    with pytest.raises(Enough), session:
+        sampling.stream(session)
     assert asked == [cpus]
 
 
-@pytest.mark.usefixtures("local")
 def test_a_run_that_cannot_be_resumed_as_told_keeps_its_config(tmp_path: Path) -> None:
     run, config = tmp_path / "run", dataclasses.replace(TRAINED, env="CartPole-v1")
     a2c.train(config, run=run)
@@ -274,7 +176,6 @@ def test_a_run_that_cannot_be_resumed_as_told_keeps_its_config(tmp_path: Path) -
     assert training.config_of(a2c.Config, "a2c", run) == config
 
 
-@pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(
     ("first", "then", "said"),
     [
@@ -300,7 +201,6 @@ def test_why_new_games_begin_after_a_resume_is_told(
     assert ("new games begin" in told) == bool(said)
 
 
-@pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(
     ("spoil", "algorithm", "env", "said"),
     [
@@ -325,10 +225,7 @@ def test_what_cannot_be_resumed_says_why(
         )
 
 
-@pytest.mark.usefixtures("local")
-def test_a_partial_is_resumed_with_its_arguments_or_under_the_name_that_all_had(
-    tmp_path: Path,
-) -> None:
+def test_a_partial_is_resumed_with_its_arguments(tmp_path: Path) -> None:
     env, run = partial(toys.Counting, 5), tmp_path / "run"
     config = dataclasses.replace(TRAINED, env=env, probe_steps=2)
     a2c.train(config, run=run)
@@ -336,13 +233,10 @@ def test_a_partial_is_resumed_with_its_arguments_or_under_the_name_that_all_had(
     with pytest.raises(TrainingError, match=r"a run on Counting\(5\), not on Counting\(6\)"):
         a2c.train(other, resume=run)
 
-    saved = checkpoint.load(run / "checkpoint.pt")
-    torch.save({**saved, "env": "partial"}, run / "checkpoint.pt")
     result = a2c.train(dataclasses.replace(config, total_steps=200), resume=run)
     assert result.env_steps >= 200
 
 
-@pytest.mark.usefixtures("local")
 def test_an_option_of_another_version_is_answered_with_the_nearest_of_this(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     kept = json.loads(folder.config.read_text())
@@ -352,20 +246,17 @@ def test_an_option_of_another_version_is_answered_with_the_nearest_of_this(tmp_p
         training.begin("toy", a2c.Config, None, resume=folder.path)
 
 
-@pytest.mark.usefixtures("local")
 def test_there_is_nothing_to_resume_where_there_is_no_folder(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="there is no run folder"):
         training.begin("toy", a2c.Config, CONFIG, resume=tmp_path / "nowhere")
 
 
-@pytest.mark.usefixtures("local")
 def test_a_run_is_either_new_or_resumed(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     with pytest.raises(TrainingError, match="use --resume without --run"):
         training.begin("toy", a2c.Config, CONFIG, run=tmp_path / "other", resume=folder.path)
 
 
-@pytest.mark.usefixtures("local")
 def test_a_checkpoint_of_another_model_is_told_by_its_first_difference(tmp_path: Path) -> None:
     run = tmp_path / "run"
     a2c.train(TRAINED, run=run)
@@ -403,3 +294,28 @@ def test_runs_without_a_name_get_one_each(tmp_path: Path, monkeypatch: pytest.Mo
     assert one.path != other.path
     assert one.path.name.startswith("impala-Pong-v5-20")
     assert one.path.parent == Path("runs")
+
+
+def test_statistics_begin_with_random_play_where_there_is_something_to_normalise() -> None:
+    config = a2c.Config(env=toys.Counting)
+    learner = training.make_learner(config)
+    assert learner.model.state_dict()["normalizer.count"].item() > 0
+
+    class Plain(networks.MLP):
+        def __init__(self, observation_shape: tuple[int, ...], outputs: int):
+            super().__init__(observation_shape, outputs)
+            self.normalizer = torch.nn.Identity()
+
+    plain = training.make_learner(config, Plain)
+    assert not any("count" in name for name in plain.model.state_dict())
+
+
+@pytest.mark.parametrize(("source", "is_there"), [("", True), ("raise OSError", False)])
+def test_what_learning_alone_needs_is_imported_beside_and_its_failure_is_not_told_there(
+    source: str, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_late.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(training, "IMPORTED_LATE", "imported_late")
+    training.import_late().join()
+    assert (sys.modules.pop("imported_late", None) is not None) == is_there

@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,8 +5,7 @@ from hypothesis import strategies as st
 
 from remotely_rl import sync
 from remotely_rl.errors import SyncError
-from remotely_rl.sync.reply import Release
-from remotely_rl.sync.rules.asynchronous import Asynchronous
+from remotely_rl.sync.rule import Release
 from remotely_rl.sync.simulation.dispatcher import RandomOrder
 from remotely_rl.sync.simulation.simulator import Simulation
 from tests.remotely_rl.sync.quadratic import number, play, round_robin, start
@@ -181,14 +178,3 @@ def test_a_rule_that_cannot_begin_is_refused(
 ) -> None:
     with pytest.raises(SyncError, match=message):
         sync.make("asynchronous", parameters, clients)
-
-
-def test_a_rule_that_weighs_by_the_method_of_old_is_refused_where_it_is_written() -> None:
-    with pytest.raises(
-        SyncError,
-        match=r"Halved.weighed is no longer called: return what to step along",
-    ):
-
-        class Halved(Asynchronous):
-            def weighed(self, client: int, contribution: torch.Tensor, staleness: int) -> Any:
-                return contribution / 2

@@ -1,5 +1,6 @@
 """VectorEnv: rows as Gymnasium's, whatever its environments do to their processes."""
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -24,11 +25,13 @@ from remotely_rl import CrashReport, TrainingError, VectorEnv
 from remotely_rl.acting import cluster
 from remotely_rl.supervision import Cause
 from remotely_rl.vector import hosts
-from remotely_rl.vector.seat import Spare
+from remotely_rl.vector.bells import Switchboard
+from remotely_rl.vector.seat import Seat, Spare
 from tests.chaos.numbered import FAULTS, Numbered, Oracle, makes, strike
 from tests.clusters import wait_until
 from tests.remotely_rl import registered, toys
 from tests.remotely_rl.supervision.test_vector import Everything, same
+from tests.remotely_rl.vector.test_hosts import interrupted_at
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
 quiet: Any = {"say": lambda text: None}
@@ -48,8 +51,9 @@ class Tree(Everything):
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", [cart_pole, Tree, Everything])
-@pytest.mark.parametrize("width", [3, 5])
+@pytest.mark.parametrize(
+    ("kind", "width"), [(cart_pole, 3), (cart_pole, 5), (Tree, 3), (Everything, 3)]
+)
 def test_its_rows_are_those_of_gymnasium(mode: AutoresetMode, kind: Any, width: int) -> None:
     plain = SyncVectorEnv([kind] * 5, autoreset_mode=mode)
     ours = VectorEnv(kind, 5, autoreset_mode=mode, envs_per_actor=width)
@@ -97,7 +101,6 @@ def test_on_other_machines_its_rows_are_the_same(started: Any, nothing_left: Non
     remotely.connect(started.address, key=started.key)
     plain = SyncVectorEnv([Tree] * 4)
     ours = VectorEnv(Tree, 4, envs_per_actor=2)
-    assert not any(seat.is_shared for seat in ours._hosts._seats)
     plain.action_space.seed(1)
     assert same(plain.reset(seed=3), ours.reset(seed=3))
     for _ in range(20):
@@ -107,8 +110,7 @@ def test_on_other_machines_its_rows_are_the_same(started: Any, nothing_left: Non
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize(("mode", "width"), [(MODES[0], 1), (MODES[1], 3)])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_row_is_wrong_whatever_an_environment_does(
     mode: AutoresetMode, width: int, fault: str, tmp_path: Path
@@ -246,27 +248,32 @@ def test_a_host_that_dies_as_it_begins_to_share_memory_is_replaced(
     oracle = Oracle(AutoresetMode.NEXT_STEP)
     oracle.reset(envs.reset(seed=1)[0])
     open_before = pipes()
-    seat, bells = envs._hosts._seats[0], envs._hosts._bells
-    address, connect = bells.address, bells.connect
+    address, connect, take = Switchboard.address, Switchboard.connect, Spare.take
+    taken: list[Any] = []
 
-    def kill_before(host: int) -> Any:
+    def kill_before(bells: Switchboard, host: int) -> Any:
         monkeypatch.undo()
-        kill(seat._host.describe().pid)
-        return address(host)
+        kill(taken[0].describe().pid)
+        return address(bells, host)
 
-    def kill_after(host: int, pid: int) -> None:
+    def kill_after(bells: Switchboard, host: int, pid: int) -> None:
         monkeypatch.undo()
         kill(pid)
-        connect(host, pid)
+        connect(bells, host, pid)
+
+    def keep(spare: Spare) -> Any:
+        taken.append(take(spare))
+        return taken[-1]
 
     kill(pids(envs)[0])
+    monkeypatch.setattr(Spare, "take", keep)
     if moment == "before":
-        monkeypatch.setattr(bells, "address", kill_before)
+        monkeypatch.setattr(Switchboard, "address", kill_before)
     else:
-        monkeypatch.setattr(bells, "connect", kill_after)
+        monkeypatch.setattr(Switchboard, "connect", kill_after)
     for _ in range(3):
         oracle.step(*envs.step(np.zeros(1, np.int64)))
-    assert bells.connect == connect  # it has been struck
+    assert Spare.take is take  # it has been struck
     assert pipes() == open_before
     assert oracle.wrong == []
     envs.close()
@@ -309,18 +316,26 @@ def test_a_death_that_another_thread_tells_late_is_counted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reports: list[CrashReport] = []
+    is_replaced, is_told = threading.Event(), threading.Event()
+
+    class ToldLate(Seat):
+        def __init__(self, *given: Any) -> None:
+            *rest, on_end = given
+
+            def late(*ended: Any) -> None:
+                is_replaced.wait(30)
+                on_end(*ended)
+                is_told.set()
+
+            def on_another_thread(*ended: Any) -> None:
+                threading.Thread(target=late, args=ended, daemon=True).start()
+
+            super().__init__(*rest, on_another_thread)  # type: ignore[call-arg]
+
+    monkeypatch.setattr(hosts, "Seat", ToldLate)
     envs = VectorEnv(Tells, 1, max_crash_rate=1, on_crash=reports.append, **quiet)
     envs.reset()
-    is_replaced, is_told = threading.Event(), threading.Event()
-    on_end = envs._hosts._seats[0]._on_end
-
-    def late(*given: Any) -> None:
-        is_replaced.wait(30)
-        on_end(*given)
-        is_told.set()
-
-    monkeypatch.setattr(envs._hosts._seats[0], "_on_end", late)
-    kill(pids(envs)[0])  # the call restarts `serve`
+    kill(pids(envs)[0])
     envs.step([0])
     envs.step([0])
     is_replaced.set()
@@ -334,9 +349,7 @@ def test_a_death_that_another_thread_tells_late_is_counted_once(
 def test_attributes_are_set_in_hosts_that_replace_others_too() -> None:
     envs = VectorEnv(Tells, 3, envs_per_actor=2, **quiet)
     envs.reset()
-    for _ in range(3):
-        envs.set_attr("level", [1, 2, 3])
-    assert envs._hosts._seats[0].attributes == {"level": {0: 1, 1: 2}}
+    envs.set_attr("level", [1, 2, 3])
     with pytest.raises(remotely.ActorDied):
         envs.call_at([0], "strike", "kill")
     assert envs.get_attr("level") == (1, 2, 3)
@@ -458,22 +471,26 @@ def test_actors_reserve_as_much_of_the_cluster_as_they_are_told() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_of_the_users_own_cluster_it_takes_no_more_than_its_actors() -> None:
-    envs = VectorEnv(cart_pole, 2, envs_per_actor=1)
-    envs._hosts._spare.make()
-    assert envs._hosts._spare._making is None
+    before = len(remotely.status().actors)
+    envs = VectorEnv(Tells, 2, envs_per_actor=1, max_crash_rate=1, **quiet)
+    envs.reset()
+    kill(pids(envs)[0])  # a spare one would be made with the next
+    for _ in range(2):
+        envs.step([0, 0])
+    assert len(remotely.status().actors) == before + 2
     envs.close()
 
 
 def test_on_a_cluster_of_its_own_a_host_waits_for_the_first_death(nothing_left: None) -> None:
     envs = VectorEnv(Tells, 1, max_crash_rate=1, **quiet)
-    making = envs._hosts._spare._making
-    assert making is not None
-    spare = making.result(30)
     envs.reset()
-    kill(pids(envs)[0])
+    (first,) = pids(envs)
+    wait_until(lambda: len(remotely.status().actors) == 2, "the spare one is there")
+    (spare,) = {actor.pid for actor in remotely.status().actors} - {first}
+    kill(first)
     envs.step([0])
     envs.step([0])  # begins the next episode
-    assert envs._hosts._seats[0]._host == spare
+    assert pids(envs) == [spare]
     envs.close()
     remotely.shutdown()
 
@@ -763,93 +780,43 @@ def test_an_interrupted_script_ends_within_seconds_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("after", ["step", "reset", "call"])
-def test_after_an_interrupted_step_the_rows_are_those_of_the_steps_after_it(
-    after: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_an_interrupted_step_the_rows_are_those_of_the_steps_after_it() -> None:
     plain, ours = SyncVectorEnv([cart_pole] * 4), VectorEnv(cart_pole, 4, envs_per_actor=2)
     plain.reset(seed=1)
     ours.reset(seed=1)
-    gather = ours._hosts._gather
-
-    def interrupted() -> Any:
-        monkeypatch.setattr(ours._hosts, "_gather", gather)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ours._hosts, "_gather", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        ours.step([0, 1, 0, 1])
-    plain.step([0, 1, 0, 1])
-    if after == "reset":
-        assert same(plain.reset(seed=2), ours.reset(seed=2))
-    elif after == "call":
-        assert plain.get_attr("steps_beyond_terminated") == ours.get_attr("steps_beyond_terminated")
-    for _ in range(30):
+    for line in range(1, 90, 3):
+        plain.step([0, 1, 0, 1])
+        ours.step_async([0, 1, 0, 1])
+        with contextlib.suppress(KeyboardInterrupt), interrupted_at(line):
+            ours.step_wait()
+        match line % 9:
+            case 1:
+                assert same(plain.reset(seed=line), ours.reset(seed=line))
+            case 4:
+                assert plain.get_attr("state") is not None
+                assert len(ours.get_attr("state")) == 4
         assert same(plain.step([1, 1, 0, 0]), ours.step([1, 1, 0, 0]))
     ours.close()
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("place", ["join", "share", "wait"])
 @pytest.mark.parametrize("mode", MODES)
-def test_an_interrupt_while_a_host_is_replaced_costs_no_other_host(
-    mode: AutoresetMode, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_while_a_host_is_replaced_costs_no_other_host(mode: AutoresetMode) -> None:
     class Long(Tells):
         def reset(self, **given: Any) -> Any:
             super().reset(**given)
             self.length = 60
             return self._obs(), {}
 
-    reports: list[CrashReport] = []
-    envs = VectorEnv(
-        [Long, Long],
-        envs_per_actor=2,
-        autoreset_mode=mode,
-        max_crash_rate=1,
-        on_crash=reports.append,
-        **quiet,
-    )
-    oracle = Oracle(mode)
-    oracle.reset(envs.reset(seed=1)[0])
-    kill(pids(envs)[0])
-    if mode is AutoresetMode.NEXT_STEP:  # tells the death, and needs no host yet
-        oracle.step(*envs.step([0, 0]))
-    owner: Any = envs._hosts._bells if place == "wait" else envs._hosts._seats[0]
-    real = getattr(owner, place)
-
-    def interrupted(*given: Any) -> Any:
-        monkeypatch.undo()
-        if place != "wait":
-            real(*given)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(owner, place, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        envs.step([0, 0])
-    obs = envs.step([0, 0])[0]  # the interrupted step began the episodes
-    assert (obs[:, 2] == 1).all()
-    assert len(reports) == 1
+    envs = VectorEnv(Long, 2, envs_per_actor=2, autoreset_mode=mode, max_crash_rate=1, **quiet)
+    envs.reset(seed=1)
+    for line in (5, 25, 45, 65, 85):
+        kill(pids(envs)[0])
+        if mode is AutoresetMode.NEXT_STEP:  # tells the death, and needs no host yet
+            assert envs.step([0, 0])[3].all()
+        envs.step_async([0, 0])
+        with contextlib.suppress(KeyboardInterrupt), interrupted_at(line):
+            envs.step_wait()
+        obs = envs.step([0, 0])[0]  # the interrupted step began the episodes
+        assert (obs[:, 2] == 1).all()
     envs.close()
-
-
-@pytest.mark.usefixtures("here")
-def test_an_interrupt_between_the_hosts_of_a_step_loses_none_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain, ours = SyncVectorEnv([cart_pole] * 2), VectorEnv(cart_pole, 2, envs_per_actor=1)
-    plain.reset(seed=1)
-    ours.reset(seed=1)
-    second = ours._hosts._seats[1]
-
-    def interrupted(*given: Any) -> Any:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(second, "begin_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        ours.step([0, 1])
-    plain.step([0, 1])
-    for _ in range(30):
-        assert same(plain.step([1, 0]), ours.step([1, 0]))
-    ours.close()

@@ -1,4 +1,4 @@
-"""What the machine allows, were nothing lost between the parts of training.
+"""The limit of the machine, were nothing lost between the parts of training.
 
 Every step of experience is played, inferred and learnt from once, and each of the three has all
 cores while it lasts, so a step takes the sum of what it takes in each:
@@ -28,7 +28,7 @@ from remotely_rl.environments import Atari
 from remotely_rl.experience.batch import Batch, Transitions
 from remotely_rl.experience.replay import Draw
 from remotely_rl.runs.replaying import to_device
-from remotely_rl.runs.setup import make_learner
+from remotely_rl.runs.training import make_learner
 from tools.bench.stopwatch import report
 from tools.bench_rl.window import Window, asked, cores
 

@@ -1,4 +1,7 @@
-"""Paces of ours with a GPU, each algorithm by its own `train`: 16 games for each core, 84x84."""
+"""Paces of ours with a GPU, each algorithm by its own `train`: 16 games for each core, 84x84.
+
+There are few actors with many games each: their threads share out the cores.
+"""
 
 import dataclasses
 from types import ModuleType
@@ -13,33 +16,43 @@ GAME = "ALE/Pong-v5"
 SLICES = 5  # of the time that is measured
 FULL, QUICK = Window(warm_up_s=5.0, for_s=15.0), Window(warm_up_s=0.5, for_s=1.0)
 
+ACTORS = 4  # that step at a time
+WIDTH = 4 * cores()
 # As the plain loop's: rounds of 16,384 rows with 16 cores, three epochs in minibatches of 2,048.
 ROUNDS: dict[str, Any] = {
-    "actors": cores(), "rollout_steps": 64, "epochs": 3, "minibatches": max(1, cores() // 2),
+    "actors": ACTORS, "rollout_steps": 64, "epochs": 3, "minibatches": max(1, cores() // 2),
 }  # fmt: skip
 REPLAYED: dict[str, Any] = {
-    "actors": cores(), "replay_ratio": 8.0, "learn_from": 10_000, "replay_rows": 200_000,
-    "save_replay": False,
+    "actors": ACTORS, "replay_ratio": 8.0, "batch_size": 512, "overlap": True,
+    "learn_from": 10_000, "replay_rows": 200_000, "save_replay": False,
 }  # fmt: skip
 
 PARTS: dict[str, tuple[ModuleType, dict[str, Any]]] = {
-    # Of two actors a core one half steps at a time.
     "alternating": (
         ppo,
         {
             **ROUNDS,
             "sampling": "alternating",
             "overlap": True,
-            "actors": 2 * cores(),
-            "envs_per_actor": 8,
+            "actors": 2 * ACTORS,
+            "envs_per_actor": WIDTH // 2,
         },
     ),
     "central": (ppo, {**ROUNDS, "sampling": "central", "overlap": True}),
-    "local": (ppo, {**ROUNDS, "sampling": "local", "overlap": True}),
+    "local": (
+        ppo,
+        {
+            **ROUNDS,
+            "sampling": "local",
+            "overlap": True,
+            "actors": cores(),
+            "envs_per_actor": 16,
+        },
+    ),
     "impala": (
         impala,
         {
-            "actors": cores(),
+            "actors": ACTORS,
             "epochs": 1,
             "minibatches": 1,
             "target_kl": 0.0,
@@ -75,7 +88,7 @@ def main() -> None:
         device=turn.device,
         minutes=turn.limit_s / 60,
         log_interval_s=pace.ROWS_EVERY_S / (10 if turn.is_quick else 1),
-        **{"envs_per_actor": 16, **given},
+        **{"envs_per_actor": WIDTH, **given},
     )
     window = QUICK if turn.is_quick else FULL
     for number, per_s in enumerate(

@@ -22,7 +22,7 @@ from tools.bench.stopwatch import report
 from tools.bench_rl.window import Window, asked, cores
 
 SLICES = 5  # of the time that is measured
-FULL, QUICK = Window(warm_up_s=5.0, for_s=15.0), Window(warm_up_s=0.2, for_s=0.5)
+FULL, QUICK = Window(warm_up_s=2.0, for_s=12.0), Window(warm_up_s=0.2, for_s=0.5)
 
 GAMMA, GAE_LAMBDA, CLIP = 0.99, 0.95, 0.1
 EPOCHS = 3

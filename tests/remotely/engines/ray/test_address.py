@@ -24,7 +24,7 @@ def test_an_address_names_a_cluster(given: str, where: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["ray:", "ray:node0:", "ray::6379", "ray:node0:port"])
-def test_no_address_is_told_what_addresses_there_are(given: str) -> None:
+def test_a_bad_address_raises_with_the_valid_forms(given: str) -> None:
     with pytest.raises(ValueError, match=r"ray:local, ray:auto or ray:HOST:6379"):
         address.parse(given)
 
@@ -71,7 +71,7 @@ def test_another_machine_is_refused_without_a_token(monkeypatch: pytest.MonkeyPa
     address.check_trust("192.0.2.77:6379")
 
 
-def test_a_host_that_is_not_known_is_told_what_addresses_there_are(
+def test_an_unknown_host_raises_with_the_valid_forms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)

@@ -4,12 +4,13 @@ import contextlib
 import gc
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import psutil
@@ -18,8 +19,8 @@ import pytest
 import remotely
 from remotely.api import connection
 from remotely.calling import back_pressure
-from remotely.engine import Options
 from remotely.futures.future import CallFuture
+from remotely.values import shipping
 from tests.clusters import wait_until
 from tests.remotely.engines.ray.gate import Gate
 
@@ -212,20 +213,20 @@ def test_a_life_whose_process_ends_before_it_has_an_object_is_followed_by_the_ne
 ) -> None:
     import ray
 
-    phoenix = remotely.options(Phoenix, max_restarts=2)()
-    first = phoenix.pid()
-    factory: Any = cast(Any, connection.current())._factory
-    start = factory._start
+    from remotely.engines.ray.actor import NAMESPACE
+
+    phoenix = remotely.options(Phoenix, max_restarts=2, name="phoenix")()
+    first, prepare = phoenix.pid(), shipping.prepare
     killed: list[Any] = []
 
-    def start_and_kill(actor: Any, options: Options, node: str) -> Any:
-        host = start(actor, options, node)
+    def kill_and_prepare(*settings: Any) -> Any:
+        """Come between the process of an actor and its object."""
         if not killed:
-            ray.kill(host)
-            killed.append(host)
-        return host
+            ray.kill(ray.get_actor("phoenix", namespace=NAMESPACE))
+            killed.append(settings)
+        return prepare(*settings)
 
-    monkeypatch.setattr(factory, "_start", start_and_kill)
+    monkeypatch.setattr(shipping, "prepare", kill_and_prepare)
     with pytest.raises(remotely.ActorDied):
         phoenix.die()
 
@@ -320,55 +321,24 @@ def test_while_the_cluster_is_being_left_no_call_begins_and_no_actor_is_made(
     leaving.join()
 
 
-def test_a_call_that_was_sent_while_the_cluster_was_left_has_its_error_at_once() -> None:
-    from remotely.engines.ray.replies import Completions
-
-    completions = Completions()
-    completions.close(lambda: remotely.NotConnected("it has left"))
-    call: CallFuture[None] = CallFuture("a call")
-
-    completions.add(cast(Any, SimpleNamespace(ref=SimpleNamespace(future=Future))), call)
-
-    with pytest.raises(remotely.NotConnected, match="it has left"):
-        call.result(20)
-
-
-def test_a_loss_of_which_two_threads_hear_is_followed_by_one_retry() -> None:
-    from ray.exceptions import ActorDiedError
-
-    from remotely.engines.ray.replies import Reply
-
-    call: CallFuture[int] = CallFuture("a call")
-    unused = cast(Any, None)
-    reply = Reply(call, object(), unused, b"", unused, lambda *_: remotely.ActorDied("x"), unused)
-
-    with pytest.MonkeyPatch.context() as patch:
-        lost: list[object] = []
-        patch.setattr(call, "lose", lost.append)  # it is sent again, and has no outcome yet
-        reply.deliver(call, ActorDiedError())
-        reply.deliver(call, ActorDiedError())
-
-    assert len(lost) == 1
-
-
 def test_a_callback_that_blocks_does_not_hold_up_the_end() -> None:
-    from remotely.engines.ray.replies import Completions
+    from remotely.engines.ray.calls import Worker
 
-    completions, blocked, may_end = Completions(), threading.Event(), threading.Event()
+    worker, blocked, may_end = Worker("blocked"), threading.Event(), threading.Event()
 
     def block() -> None:
         blocked.set()
         may_end.wait()
 
-    completions.run(block)
+    worker.run(block)
     blocked.wait()
 
-    completions.close(lambda: remotely.NotConnected("it has left"), within_s=0.1)
+    worker.close(within_s=0.1)
 
     may_end.set()
 
 
-def test_a_caller_who_waits_when_the_cluster_is_left_is_told() -> None:
+def test_a_call_that_waits_when_the_cluster_is_left_fails() -> None:
     gate = remotely.options(Gate, name="gate", detached=True)()
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(gate.wait)
@@ -382,66 +352,112 @@ def test_a_caller_who_waits_when_the_cluster_is_left_is_told() -> None:
     remotely.kill(remotely.get_actor("gate"))
 
 
-def test_an_actor_whose_process_has_not_begun_is_not_found() -> None:
-    engine: Any = connection.current()
-    early = engine._factory.new(Log, Options(cpus=0, name="early"))
-    engine._factory._start(early, Options(cpus=0, name="early"), "")
-
-    with pytest.raises(NameError):
-        remotely.get_actor("early")
-
-    assert not remotely.status().actors
-    engine._kill([early], "killed")
-
-
-def test_a_detached_actor_ends_if_its_maker_was_gone_before_it_had_an_object(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from ray.util import list_named_actors
-
-    factory: Any = cast(Any, connection.current())._factory
-    options = Options(cpus=0, name="orphan", detached=True)
-    monkeypatch.setattr(factory, "_made_within_s", 0.1)
-    orphan = factory.new(Log, options)
-    factory._begin([orphan], options)
-
-    with pytest.raises(remotely.ActorDied):
-        remotely.get_actor("orphan")
-
-    wait_until(lambda: not list_named_actors(all_namespaces=True), "that its name is free")
-    assert remotely.options(Log, name="orphan")().lines == []
-
-
-def test_get_if_exists_waits_for_an_actor_in_the_making_within_its_patience(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine: Any = connection.current()
-    early = engine._factory.new(Log, Options(cpus=0, name="early"))
-    engine._factory._start(early, Options(cpus=0, name="early"), "")
-    monkeypatch.setattr(engine, "_patience_s", 0.2)
-
-    with pytest.raises(remotely.NameTaken, match="early"):
-        remotely.options(Log, name="early", get_if_exists=True)()
-
-    engine._kill([early], "killed")
-
-
-def test_who_waits_for_room_is_told_so_once(
+def test_an_actor_without_room_keeps_its_name_and_is_not_found(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    engine: Any = connection.current()
-    fill = remotely.group(remotely.options(Log, cpus=8), 2)
-    monkeypatch.setattr(engine._factory, "_patience_s", 2.0)
-    monkeypatch.setattr("remotely.engines.ray.factory.REPORT_AFTER_S", 1.0)
+    fill = remotely.group(remotely.options(Log, cpus=8), 2)  # of 16
+    monkeypatch.setattr("remotely.engines.ray.actor.ANSWER_S", 0.5)
+    monkeypatch.setattr("remotely.engines.ray.engine.LOOK_S", 0.5)
+    monkeypatch.setattr("remotely.engines.ray.placing.REPORT_AFTER_S", 1.5)
+    early = remotely.options(Log, cpus=1, name="early", patience_s=6)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(early)
+        told = ""
+        while "waiting for 1 of 1 Log" not in told:
+            told += capfd.readouterr().err
 
-    for _ in range(2):
-        with pytest.raises(remotely.NoResources, match="no room for 1 of 1 Log for 2 s"):
-            remotely.options(Log, cpus=1)()
+        with pytest.raises(NameError):
+            remotely.get_actor("early")
+        with pytest.raises(remotely.NameTaken, match="early"):
+            remotely.options(Log, name="early", get_if_exists=True, patience_s=0.1)()
+        assert [actor.class_name for actor in remotely.status().actors] == ["Log", "Log"]
 
-    told = capfd.readouterr().err
-    assert told.count("remotely: waiting for 1 of 1 Log: the Ray cluster has no room") == 1
-    assert "(giving up after 2 s)" in told
+        with pytest.raises(remotely.NoResources, match="no room for 1 of 1 Log for 6 s"):
+            waiting.result(20)
+    told += capfd.readouterr().err
+    assert told.count("waiting for 1 of 1 Log: the Ray cluster has no room") == 1
+    assert "(giving up after 6 s)" in told
     remotely.close(fill)
+
+
+@remotely.remote_class(cpus=0)
+class Hub:
+    def __init__(self) -> None:
+        self.found: Guest | None = None
+
+    def greet(self, name: str) -> None:
+        self.found = remotely.get_actor(name)
+
+    def where(self) -> bool:
+        assert self.found is not None
+        return self.found.where()
+
+
+@remotely.remote_class(cpus=0)
+class Guest:
+    def __init__(self, hub: Hub, name: str) -> None:
+        self.thread = threading.get_ident()
+        asked = hub.greet.submit(name)
+        with pytest.raises(remotely.CallTimeout):  # long enough for the hub to find it, and to call
+            asked.result(1)
+
+    def where(self) -> bool:
+        return threading.get_ident() == self.thread
+
+
+def test_a_call_that_comes_before_the_object_is_made_waits_for_it() -> None:
+    hub = Hub()
+
+    guest = remotely.options(Guest, name="guest")(hub, "guest")
+
+    assert hub.where()
+    assert guest.where()
+
+
+@remotely.remote_class(cpus=0)
+class Closing:
+    def __init__(self, marker: Path) -> None:
+        self.marker, self.thread = marker, threading.get_ident()
+
+    def close(self) -> None:
+        self.marker.write_text(str(threading.get_ident() == self.thread))
+
+
+def test_an_object_is_closed_on_the_thread_that_ran_its_calls(tmp_path: Path) -> None:
+    marker = tmp_path / "closed"
+    closing = Closing(marker)
+
+    del closing
+
+    wait_until(lambda: marker.exists() and marker.read_text() == "True", "close() to have run")
+
+
+def test_an_object_that_is_stopped_is_closed_before_its_process_is_asked_to_leave(
+    tmp_path: Path,
+) -> None:
+    import ray
+
+    from remotely.engines.ray.actor import NAMESPACE
+
+    marker = tmp_path / "closed"
+    closing = remotely.options(Closing, name="closing")(marker)
+
+    ray.get_actor("closing", namespace=NAMESPACE).stop.remote()  # Ray may bring this first
+
+    wait_until(lambda: marker.exists() and marker.read_text() == "True", "close() to have run")
+    del closing
+
+
+def test_a_detached_host_ends_if_it_is_given_no_object() -> None:
+    script = (
+        "import time; from remotely.engines.ray.host import SerialHost;"
+        "SerialHost('orphan', 0.1); time.sleep(60)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+
+    assert done.returncode == 1
+    assert b"orphan was not made within 0.1 s" in done.stdout
 
 
 @pytest.mark.slow

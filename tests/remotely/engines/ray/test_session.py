@@ -6,7 +6,7 @@ import remotely
 from tests.remotely.engines.ray.conftest import Run
 
 
-def test_a_cluster_admits_those_who_have_its_token_and_its_version(own_ray: Run) -> None:
+def test_a_cluster_admits_processes_with_its_token_and_version(own_ray: Run) -> None:
     told = own_ray("with_token.py", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="a" * 64)
 
     assert told["right"][0] == told["right, as Ray comes"][0] == 1
@@ -50,9 +50,8 @@ def test_where_no_ray_runs_the_error_says_how_to_start_one(
         remotely.connect("ray:auto")
 
 
-def test_a_caller_who_waits_when_its_own_ray_ends_is_told(own_ray: Run) -> None:
-    assert own_ray("leaving.py") == ["NotConnected"]
+def test_leaving_a_ray_of_one_s_own_ends_waits_and_lets_objects_close(own_ray: Run) -> None:
+    told, came_to_their_ends = own_ray("leaving.py")
 
-
-def test_an_object_may_close_for_longer_than_a_call_has_whose_caller_leaves(own_ray: Run) -> None:
-    assert own_ray("closing.py") == ["closed"]
+    assert told == ["NotConnected"]
+    assert came_to_their_ends == ["closed"]  # for longer than a call has whose caller leaves

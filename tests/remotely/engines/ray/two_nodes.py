@@ -14,7 +14,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 import remotely
-from remotely.engines.ray.remote import NAMESPACE
+from remotely.engines.ray.actor import NAMESPACE
 
 SMALL = {"include_dashboard": False, "object_store_memory": 100 << 20}
 

@@ -48,11 +48,10 @@ class Plays:
         )
 
 
-@pytest.mark.parametrize("life_loss_is_terminal", [False, True])
-def test_frames_of_atari_are_kept_once_and_drawn_as_they_were(life_loss_is_terminal: bool) -> None:
-    settings = atari.Atari(image_size=42, life_loss_is_terminal=life_loss_is_terminal)
+def test_frames_of_atari_are_kept_once_and_drawn_as_they_were() -> None:
+    settings = atari.Atari(image_size=42, life_loss_is_terminal=True)
     vector = atari.make_vector(gymnasium.spec("ALE/Breakout-v5"), 3, settings)
-    envs = Environments(vector, lives=life_loss_is_terminal, channels_first=True)
+    envs = Environments(vector, lives=True, channels_first=True)
     plays, oracle = Plays(envs), Oracle(3)
     replay = Replay(3 * 250, 3, plays.play(8), n_step=3, gamma=0.9, alpha=0.5, say=pytest.fail)
     assert replay.layout.obs.frame == 1

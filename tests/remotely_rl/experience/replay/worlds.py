@@ -86,7 +86,7 @@ class World:
                 row["valid"][env], row["reward"][env] = False, 0
                 self._reset(env)
                 continue
-            self._move(env)
+            self.move(env)
             is_over = {}
             for name in ("terminated", "truncated"):
                 is_over[name] = self.random.random() < self.ends
@@ -104,7 +104,7 @@ class World:
         self.clock += 1
         return np.frombuffer(np.uint32(self.clock).tobytes(), np.uint8).reshape(SIDE, SIDE)
 
-    def _move(self, env: int) -> None:
+    def move(self, env: int) -> None:
         self.frames[env, : -self.colours] = self.frames[env, self.colours :]
         for channel in range(-self.colours, 0):
             self.frames[env, channel] = self._picture()

@@ -76,13 +76,14 @@ def test_weights_from_the_normal_distribution_begin_as_the_paper_s_code_does() -
 
 def test_every_picture_is_met_once_before_any_is_met_again(folder: Path) -> None:
     pictures = problems.load(folder)
-    work = problems.Classification(pictures, problems.mlp(16, 4, "torch", 1), 20, seed=1)
-    orders = []
-    for _ in range(10):
-        work(0, work.flat.vector.clone())
-        orders.append(len(work._order))
+    of_all, of_some = (
+        problems.Classification(pictures, problems.mlp(16, 4, "torch", 1), batch, seed=1)
+        for batch in (200, 20)
+    )
+    parameters = of_all.flat.vector.clone()
+    gradients = [of_some(0, parameters).clone() for _ in range(10)]
 
-    assert orders == list(range(180, -1, -20))
+    torch.testing.assert_close(sum(gradients) / 10, of_all(0, parameters))
 
 
 def test_a_clock_makes_stragglers_slow(folder: Path) -> None:

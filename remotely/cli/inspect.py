@@ -1,0 +1,177 @@
+"""`remotely status`, `logs` and `kill`: what is on a cluster."""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from remotely.cli.options import (
+    address_option,
+    client_at,
+    cluster_address,
+    key_option,
+    local_port_option,
+)
+from remotely.errors import RemotelyError
+from remotely.protocol import control
+from remotely.reporting.cluster_status import status_facts, tables
+from remotely.reporting.terminal import shown
+
+if TYPE_CHECKING:
+    from remotely.client.client import Client
+
+
+@click.command(short_help="Show machines, actors, and what is free.")
+@click.argument("address", required=False, metavar="[HOST:PORT]")
+@click.option("--json", "as_json", is_flag=True, help="For programs; see above.")
+@local_port_option
+@key_option
+def status(address: str | None, as_json: bool, port: int | None, key: Path | None) -> None:
+    """Show machines, actors, and what is free.
+
+    \b
+    remotely status                     the cluster of this machine, or of REMOTELY_ADDRESS
+    remotely status 192.168.0.10:8010
+    remotely status --json | jq '.actors[] | {name, calls}'
+
+    The JSON is one object. Names are only ever added to it while "format" is 1:
+
+    \b
+    format      1
+    address     of the master
+    waiting     how many requests wait for room
+    machines    a list: worker (its id), machine, host (the same for workers that share a
+                machine and its memory), address, python, away_s (for how long it
+                cannot be reached, else 0), cpus, gpus, memory, free_cpus, free_gpus,
+                free_memory (memory in bytes), resources and free_resources (of the
+                user's: name to amount)
+    actors      a list: name, class, actor (its id), machine, worker (an id), pid,
+                cpus, gpus (below 1, a part of one), gpu_ids (as CUDA knows them),
+                memory_limit (bytes, 0 is none), resources      what it was given
+                cpu_percent, rss (bytes), calls                 what it uses and has done
+                running, method, method_s, queue                how many calls run, the method
+                of the one that has run longest and for how long, how many calls wait
+                since                                           seconds since 1970
+                owner   {pid, machine, actor} of the client whose end is its end, actor being
+                        the name if that is one; null if it is detached
+    clients     a list: pid, machine, actor (its name, if the client is one), actors (how
+                many it owns); this command is left out
+    """
+    where = cluster_address(address, port)
+    with client_at(where, key) as client:
+        found = client.status()
+    facts = status_facts(found, where, client.session_id)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        click.echo(shown(tables(facts, time.time())))
+
+
+FOLLOW_EVERY_S = 0.25
+
+
+@click.command(short_help="Show what actors print.")
+@click.argument("actor", required=False)
+@click.option("--follow", "-f", is_flag=True, help="Until Ctrl-C, or the actor has ended.")
+@address_option
+@local_port_option
+@key_option
+def logs(
+    actor: str | None, follow: bool, address: str | None, port: int | None, key: Path | None
+) -> None:
+    """Show the last output of an actor, or of all, with their names in front.
+
+    ACTOR is a name that `remotely status` shows, or that of an actor that has ended, or an id.
+
+    \b
+    remotely logs
+    remotely logs Counter-1 --follow
+    """
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        client_at(cluster_address(address, port), key) as client,
+    ):
+        if actor is None:
+            _show_all(client, follow)
+        else:
+            _show_one(client, actor, follow)
+
+
+def _show_one(client: "Client", name: str, follow: bool) -> None:
+    living = [actor.location for actor in living_actors(client)]
+    actor = id_of(name, living)
+    piece = client.read_log(actor, -1).result()
+    if not piece.known:
+        names = ", ".join(sorted({location.name for location in living})) or "none now"
+        raise RemotelyError(
+            f"no actor of this cluster is or was named {name!r}; there are: {names}"
+        )
+    click.echo(_readable(piece.text), nl=False)
+    while follow and not (piece.ended and not piece.text):
+        if not piece.text:
+            time.sleep(FOLLOW_EVERY_S)
+        piece = client.read_log(actor, piece.offset).result()
+        click.echo(_readable(piece.text), nl=False)
+
+
+def _readable(text: str) -> str:
+    """Return what can be sent to a terminal; each state of a progress bar is a line of its own."""
+    return shown(text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def id_of(name: str, living: Sequence[control.Location]) -> str:
+    """Return the id of the actor of a name; the name itself if none that lives has it."""
+    named = [location for location in living if location.name == name]
+    if len(named) > 1:  # of several scripts
+        ids = ", ".join(f"{where.actor} (pid {where.pid})" for where in named)
+        raise RemotelyError(f"{len(named)} actors are named {name}; name one by its id: {ids}")
+    return named[0].actor if named else name
+
+
+def _show_all(client: "Client", follow: bool) -> None:
+    offsets: dict[str, int] = {}
+    unfinished: dict[str, str] = {}
+    while True:
+        locations = [actor.location for actor in living_actors(client)]
+        asked = [client.read_log(at.actor, offsets.get(at.actor, -1)) for at in locations]
+        for location, future in zip(locations, asked, strict=True):
+            known, name, piece = location.actor, location.name, future.result()
+            offsets[known] = piece.offset
+            *lines, unfinished[known] = (unfinished.get(known, "") + piece.text).split("\n")
+            if not follow and unfinished[known]:
+                lines.append(unfinished[known])
+            for line in lines:
+                click.echo(_readable(f"[{name}] {line}"))
+        if not follow:
+            return
+        time.sleep(FOLLOW_EVERY_S)
+
+
+def living_actors(client: "Client") -> Iterable[control.ActorStatus]:
+    return [actor for worker in client.status(fresh=False).workers for actor in worker.actors]
+
+
+@click.command(short_help="End an actor at once, whatever it is doing.")
+@click.argument("actor")
+@address_option
+@local_port_option
+@key_option
+def kill(actor: str, address: str | None, port: int | None, key: Path | None) -> None:
+    """End an actor at once: its calls fail, its own `close` is not called, it is not restarted.
+
+    ACTOR is a name that `remotely status` shows, or an id.
+    """
+    with client_at(cluster_address(address, port), key) as client:
+        living = [found.location for found in living_actors(client)]
+        meant = id_of(actor, living)
+        for location in living:
+            if location.actor == meant:
+                client.end([client.borrow(meant, location.name)], 0.0)
+                click.echo(f"{location.name} (pid {location.pid}) has ended.")
+                return
+    names = ", ".join(sorted({location.name for location in living})) or "none now"
+    raise RemotelyError(f"no actor of this cluster is named {actor!r}; there are: {names}")

@@ -1,0 +1,537 @@
+"""Bulk transfer: large values between this client and the machines of its actors, through stores.
+
+    arguments   of SEND_FROM_BYTES or more, for an actor on another machine: a BulkTransfer brings
+                the value to each machine once, over TLS, as relay_plan.py says
+    results     stay in the store of their actor's machine, and are fetched from there
+
+For each machine there is one choice, its path (relay_plan.Path), which holds for arguments and
+results.  Where it is SOCKETS, large values go through the sockets of the actors, as small ones do.
+
+    the path becomes   when
+    CHAIN              at first; AGAIN_S after any other choice; its store has ended, since the next
+                       one may be reached
+    DIRECT             another machine cannot pass values on to it
+    SOCKETS            its store cannot be reached from here, or does not answer
+
+The first of each kind is said, once: it may be a firewall, and everything then works, but slower.
+"""
+
+import logging
+import queue
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+import zmq
+
+from remotely.calling.threads import Threads
+from remotely.client.connection_monitor import ConnectionMonitor
+from remotely.client.ref import Ref
+from remotely.client.relay_plan import Path, RelayPlan
+from remotely.errors import ActorDied, RemotelyError
+from remotely.futures.future import CallFuture
+from remotely.futures.reference import Elsewhere
+from remotely.machine.shield import RLock
+from remotely.protocol import control
+from remotely.protocol.address import place
+from remotely.protocol.control import BulkAddress, StoreAddress
+from remotely.protocol.lease import CONNECT_S
+from remotely.protocol.resources import format_bytes
+from remotely.transport import bulk, sockets
+from remotely.transport.bulk import STALL_S, Connection, ValueGone
+from remotely.transport.keys import KeyPair
+from remotely.transport.listening import nearest
+from remotely.transport.loop import Loop
+from remotely.transport.sockets import Reconnect
+from remotely.values import arena, codec
+from remotely.values.codec import Encoded
+from remotely.values.payload import (
+    SEND_FROM_BYTES,
+    Parcel,
+    Unpacked,
+    parcel_of,
+    segments,
+    stripe_of,
+)
+from remotely.values.references import InStore
+
+log = logging.getLogger("remotely")
+
+AGAIN_S = 30.0  # after which the first path to a machine is tried again
+ANSWER_S = CONNECT_S + 1.0  # for a store to start and to make room
+SILENT_S = 4 * STALL_S
+TIDY_EVERY_S = 5.0
+IDLE_S = 20.0  # after which a TLS connection is closed; earlier than its store does
+MAX_THREADS = 8  # more do not make a line faster
+_write_onward = msgspec.msgpack.Encoder().encode
+
+Events = Callable[[StoreAddress, msgspec.Struct | None], None]  # None: the link broke
+
+
+class Stores:
+    """What a client has in the stores of other machines.  Any thread may use it.
+
+    `on_choice` is told, on the loop's thread, whether results are to stay in the store of a machine
+    from now on.
+    """
+
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", loop: Loop, pair: KeyPair, machine: str
+    ) -> None:
+        self.threads = Threads("remotely-bulk", MAX_THREADS)
+        self.fetching = Threads("remotely-bulk", MAX_THREADS)  # what leaves keeps no result waiting
+        self.on_choice: Callable[[StoreAddress, bool], None] = lambda store, usable: None
+        self._context = context
+        self._loop = loop
+        self._pair = pair
+        self._machine = machine
+        self._lock = RLock()  # a signal handler may call in the middle of a call
+        self._links: dict[StoreAddress, StoreLink] = {}
+        self._pool = ConnectionPool()
+        self._told: set[tuple[StoreAddress, Path]] = set()
+        self._claimed: dict[bytes, StoreAddress] = {}  # results, by name, until they are released
+        self._unreleased: dict[bytes, StoreAddress] = {}  # until their stores can be reached
+        loop.every(TIDY_EVERY_S, self._pool.tidy)
+        loop.every(TIDY_EVERY_S, self._reach_again)
+
+    def is_usable(self, store: StoreAddress) -> bool:
+        """Tell whether large values go through this store."""
+        link = self._links.get(store)
+        return link is None or link.path is not Path.SOCKETS
+
+    def transfer(
+        self, encoded: Encoded, stores: Iterable[StoreAddress | None]
+    ) -> "BulkTransfer | None":
+        """Return the transfer of a value to these machines; None if it goes by itself."""
+        if encoded.nbytes < SEND_FROM_BYTES:
+            return None
+        links = [self._link(s) for s in dict.fromkeys(stores) if s and self.is_usable(s)]
+        return BulkTransfer(encoded, links, self._pool) if links else None
+
+    def bring(self, ref: Ref, stores: Iterable[StoreAddress | None]) -> None:
+        """Bring a ref to these machines, where it is neither there nor on its way."""
+        missing = [s for s in stores if s and not any(t.covers(s) for t in ref.transfers)]
+        if (transfer := self.transfer(ref.value, missing)) is not None:
+            ref.transfers.append(transfer)
+            self.threads.run(transfer.run)
+
+    def claim(self, result: Parcel, store: StoreAddress) -> None:
+        """Have a store keep a result until it is released, though its actor may end."""
+        self._claimed[result.value] = store
+        if self.is_usable(store):
+            self._link(store).tell(control.Claim(value=result.value))
+
+    def fetch(self, wanted: Parcel) -> Unpacked:
+        """Fetch a result that was claimed.  Raises OSError or ValueGone."""
+        store = self._claimed.get(wanted.value)
+        link = None if store is None else self._links.get(store)
+        if link is None or link.path is Path.SOCKETS:
+            raise ConnectionRefusedError("its store could not be reached a moment ago")
+        assert wanted.store is not None
+        address, value = wanted.store, wanted.value
+        ours = arena.ours()
+        placed = ours.reserve(wanted.nbytes) if ours else None
+        memory = ours.keep(placed) if ours and placed else memoryview(bytearray(wanted.nbytes))
+
+        def pull(start: int, nbytes: int) -> None:
+            stripe = memory[start : start + nbytes]
+            self._pool.use(address, lambda connection: connection.pull(value, start, stripe))
+
+        try:
+            bulk.in_stripes(wanted.nbytes, pull)
+        except OSError as error:
+            if link.bulk == address:  # else it is of a store that has ended
+                link.choose(Path.SOCKETS, error)
+            raise
+        return wanted.cut(memory)
+
+    def release(self, unwanted: Parcel, store: StoreAddress | None = None) -> None:
+        """Let go a result that nobody wants any more; `store` has it, if it was not claimed.
+
+        Never blocks, and takes no lock.
+        """
+        if store := self._claimed.pop(unwanted.value, store):
+            self._unreleased[unwanted.value] = store
+            self._loop.call(self._release)
+
+    def close(self) -> None:
+        """After the end of the loop."""
+        self.threads.close()
+        self.fetching.close()
+        links, self._links = self._links, {}  # nobody hears of what they choose at their end
+        for link in links.values():
+            link.close()
+        self._pool.close()
+
+    def _link(self, address: StoreAddress) -> "StoreLink":
+        """Return the link to a store.  A new one claims what we still hold there."""
+        with self._lock:
+            link = self._links.get(address)
+            if link is None or link.is_broken:
+                link = StoreLink(self._context, self._loop, self._pair, address, self._chosen)
+                self._links[address] = link
+                link.open()
+                for value, store in self._claimed.copy().items():
+                    if store == address:
+                        link.tell(control.Claim(value=value))
+            return link
+
+    def _reach_again(self) -> None:
+        """On the loop's thread: open links that broke, where we hold results."""
+        for store in set(self._claimed.copy().values()):
+            if self.is_usable(store):
+                self._link(store)
+        self._release()
+
+    def _release(self) -> None:
+        """On the loop's thread: release what is to be, in stores that can be reached."""
+        for value, store in self._unreleased.copy().items():
+            if self.is_usable(store):
+                self._link(store).tell(control.Release(values=[value]))
+                del self._unreleased[value]
+
+    def _chosen(self, link: "StoreLink", why: str, origin: BulkAddress | None) -> None:
+        """On the loop's thread: the path to a machine has changed; `origin` cannot reach it."""
+        if self._links.get(link.address) is not link:
+            return
+        self.on_choice(link.address, link.path is not Path.SOCKETS)
+        if link.path is Path.CHAIN or (link.address, link.path) in self._told:
+            return
+        self._told.add((link.address, link.path))
+        log.warning(
+            "large values do not get from %s to the store at %s (%s): they %s, which is slower. "
+            "Each worker listens at two ports for values of %s or more, which have to be open "
+            "between all machines",
+            f"the store at {place(nearest(origin.tcp))}" if origin else self._machine,
+            place(nearest(link.address.tcp)),
+            why,
+            "are brought there from here"
+            if origin
+            else "go through the sockets of the actors there",
+            format_bytes(SEND_FROM_BYTES),
+        )
+
+
+class StoreLink:
+    """One connection over CURVE to the store of a machine, and the path to that machine.
+
+    What the client has announced there is its own for as long as the link holds, and so are the
+    results that it has claimed.  A link never reconnects: a new one knows of no values.  Any thread
+    may use it.
+
+    path   how large values get there; `on_choice` is told of changes, on the loop's thread
+    bulk   where the store takes bytes; None until it has answered
+    """
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        loop: Loop,
+        pair: KeyPair,
+        address: StoreAddress,
+        on_choice: Callable[["StoreLink", str, BulkAddress | None], None],
+    ) -> None:
+        self.address = address
+        self.path = Path.CHAIN
+        self.bulk: BulkAddress | None = None
+        self.is_broken = False
+        self._loop = loop
+        self._on_choice = on_choice
+        self._listeners: dict[bytes, Events] = {}  # by value
+        self._decode = control.Decoder(control.FromStore["client"]).decode
+        self._socket = sockets.client(context, pair, address.public_key, Reconnect.NEVER)
+        self._monitor = ConnectionMonitor(self._socket, loop, self.close)
+
+    def open(self) -> None:
+        """Begin to connect."""
+        self._loop.call(self._open)
+
+    def expect(self, value: bytes, nbytes: int, listener: Events) -> None:
+        """Announce a value; `listener` hears what becomes of it, on the loop's thread."""
+        self._listeners[value] = listener
+        self.tell(control.Expect(value=value, nbytes=nbytes))
+
+    def ignore(self, value: bytes) -> None:
+        """Listen no more."""
+        self._listeners.pop(value, None)
+
+    def tell(self, message: msgspec.Struct) -> None:
+        """Send a message.  Never blocks, and takes no lock."""
+        self._loop.call(lambda: self._send(message))
+
+    def choose(self, path: Path, why: str | OSError, origin: BulkAddress | None = None) -> None:
+        """Take a path to the machine for AGAIN_S; `origin`, or else this one, cannot reach it."""
+        told = str(why) or type(why).__name__
+        self._loop.call(lambda: self._choose(path, told, origin))
+
+    def close(self) -> None:
+        """On the loop's thread, or after its end."""
+        if self.is_broken:
+            return
+        self.is_broken = True
+        self._monitor.close()
+        self._loop.unwatch_socket(self._socket)
+        self._socket.close(linger=0)
+        if self.bulk is None:
+            self._take(Path.SOCKETS, "it does not answer")
+        elif self.path is not Path.CHAIN:
+            self._take(Path.CHAIN)
+        for listener in list(self._listeners.values()):
+            listener(self.address, None)
+        self._listeners.clear()
+
+    def _open(self) -> None:
+        if not self.is_broken:
+            sockets.connect(self._socket, nearest(self.address.tcp))
+            self._monitor.start()
+            self._loop.watch_socket(self._socket, self._hear)
+            self._send(control.Reach())
+
+    def _choose(self, path: Path, why: str, origin: BulkAddress | None) -> None:
+        if not self.is_broken and self.path is not path:  # a store that has ended is no obstacle
+            self._take(path, why, origin)
+
+    def _take(self, path: Path, why: str = "", origin: BulkAddress | None = None) -> None:
+        self.path = path
+        if path is not Path.CHAIN:
+            self._loop.after(AGAIN_S, lambda: self._take(Path.CHAIN))
+        self._on_choice(self, why, origin)
+
+    def _send(self, message: msgspec.Struct) -> None:
+        if not self.is_broken:
+            sockets.send(self._socket, [control.encode(message)])
+        elif isinstance(message, control.Expect) and (
+            listener := self._listeners.pop(message.value, None)
+        ):
+            listener(self.address, None)
+
+    def _hear(self, frames: list[zmq.Frame]) -> None:
+        match message := self._decode(frames[0].buffer):
+            case control.Reached(bulk=address):
+                self.bulk = address
+            case control.AreYouThere():
+                pass
+            case _:
+                assert isinstance(message, msgspec.Struct)
+                if listener := self._listeners.get(message.value):  # type: ignore[attr-defined]
+                    listener(self.address, message)
+
+
+class BulkTransfer:
+    """One large value on its way to the machines where it is needed: to each of them once.
+
+    It stays in their stores until the last call that carries it has its outcome: when this object
+    is gone.  Any thread may use it; `run` is for one, and reads the value.
+
+    done      when the calls that carry it may leave
+    """
+
+    def __init__(
+        self, encoded: Encoded, links: Sequence[StoreLink], pool: "ConnectionPool"
+    ) -> None:
+        self._encoded = encoded
+        self.parcel = parcel_of(encoded)
+        self.done: Future[None] = Future()
+        self._here: set[StoreAddress] = set()
+        self._links = {link.address: link for link in links}
+        self._pool = pool
+        self._events: queue.SimpleQueue[tuple[StoreAddress, msgspec.Struct | None]]
+        self._events = queue.SimpleQueue()
+
+    def __del__(self) -> None:
+        for link in self._links.values():
+            link.tell(control.Release(values=[self.parcel.value]))
+
+    def parcel_at(self, store: StoreAddress | None) -> Parcel | None:
+        """Return what to send to an actor there in the place of the value; None: the value."""
+        if store not in self._here or self._links[store].is_broken:
+            return None
+        return self.parcel
+
+    def covers(self, store: StoreAddress) -> bool:
+        """Tell whether the value is there, or on its way."""
+        if self.done.done():
+            return store in self._here and not self._links[store].is_broken
+        return store in self._links
+
+    def run(self) -> None:
+        """Bring it to all machines that can be reached.  Returns when it is there.
+
+        Whatever goes wrong, the calls that carry it leave, with the value itself if need be.
+        """
+        try:
+            self._run()
+        except Exception:
+            log.exception("a large value could not cross; it goes through the sockets of actors")
+        finally:
+            for link in self._links.values():
+                link.ignore(self.parcel.value)
+            self.done.set_result(None)
+
+    def _run(self) -> None:
+        # 1. Each store makes room, and says so.  One that does not answer does without.
+        for link in self._links.values():
+            link.expect(self.parcel.value, self.parcel.nbytes, self._hear)
+        links = self._wait_until_ready()
+        # 2. Push to the first machine of each chain, on this thread; meanwhile stores tell what
+        #    they got, and what they could not pass on.
+        plan = RelayPlan({address: link.path for address, link in links.items()})
+        while not plan.is_over:
+            if chain := plan.next():
+                first, *onward = chain
+                try:
+                    self._push(first, onward)
+                    plan.arrived(first)
+                except OSError as error:
+                    plan.unreachable(first, onward)
+                    links[first].choose(Path.SOCKETS, error)
+                continue
+            # 3. Nothing is left to push: wait for the chains.
+            try:
+                store, message = self._events.get(timeout=SILENT_S)
+            except queue.Empty:  # each store should have said by now that nothing came
+                break
+            told = self._links[store].bulk
+            match message:
+                case _ if told not in links:
+                    pass
+                case control.Stored():
+                    plan.arrived(told)
+                case control.Broken():
+                    plan.not_passed_on(told)
+                case control.Unrelayed(bulk=to, why=why) if to in links:
+                    links[to].choose(Path.DIRECT, why, told)
+                    plan.not_passed_on(to)
+                case None:
+                    plan.unreachable(told)
+        self._here = {links[machine].address for machine in plan.here}
+
+    def _hear(self, store: StoreAddress, message: msgspec.Struct | None) -> None:
+        self._events.put((store, message))
+
+    def _wait_until_ready(self) -> dict[BulkAddress, StoreLink]:
+        """Return the links of the stores that have room, by where they take bytes."""
+        ready: dict[BulkAddress, StoreLink] = {}
+        asked = dict(self._links)
+        ends = time.monotonic() + ANSWER_S
+        while asked:
+            try:
+                store, message = self._events.get(timeout=max(0.0, ends - time.monotonic()))
+            except queue.Empty:
+                for link in asked.values():
+                    link.choose(Path.SOCKETS, "it does not answer")
+                break
+            found = asked.pop(store, None)  # None: it says already that nothing came
+            if found and found.bulk and isinstance(message, control.Ready):
+                ready[found.bulk] = found
+        return ready
+
+    def _push(self, first: BulkAddress, onward: list[BulkAddress]) -> None:
+        route = _write_onward(onward) if onward else b""
+        value, pieces = self.parcel.value, list(segments(self._encoded))
+
+        def push(start: int, nbytes: int) -> None:
+            parts = stripe_of(pieces, start, nbytes)
+            self._pool.use(first, lambda c: c.push(value, start, nbytes, parts, route))
+
+        bulk.in_stripes(self.parcel.nbytes, push)
+
+
+class KeptResult(Elsewhere):
+    """A result that was not fetched, since its future was passed on: it stays in its store.
+
+    The store lets it go when this object is gone.  `send_whole` asks the actor
+    itself, for where its store cannot be reached.
+    """
+
+    def __init__(
+        self,
+        parcel: Parcel,
+        what: str,
+        stores: Stores,
+        send_whole: Callable[[Parcel], CallFuture[Any]],
+    ) -> None:
+        self._parcel = parcel
+        self._what = what
+        self._stores = stores
+        self._send_whole = send_whole
+
+    def __del__(self) -> None:
+        self._stores.release(self._parcel)
+
+    def entry(self) -> InStore:
+        """Return what arrives elsewhere as the value."""
+        return InStore(self._parcel)
+
+    def fetch(self) -> Any:
+        try:
+            return codec.decode(*self._stores.fetch(self._parcel))
+        except (OSError, ValueGone) as error:
+            why = str(error)
+        try:
+            return self._send_whole(self._parcel).result()
+        except RemotelyError:
+            raise ActorDied(
+                f"the result of {self._what} is lost, since it was not fetched before: {why}",
+                may_have_run=True,
+            ) from None
+
+
+class ConnectionPool:
+    """TLS connections to stores, to be used by one thread at a time each."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._idle: dict[BulkAddress, list[tuple[float, Connection]]] = {}
+        self._is_closed = False
+
+    def use(self, address: BulkAddress, move: Callable[[Connection], None]) -> None:
+        """Move something on a connection.  Raises OSError, or what `move` raises.
+
+        A connection that was idle may have been closed by its store: then a new one is tried.
+        """
+        while True:
+            idle = self._take(address)
+            connection = idle or bulk.connect(address)
+            try:
+                move(connection)
+            except BaseException as error:
+                connection.close()
+                if idle is None or not isinstance(error, OSError):
+                    raise
+                continue
+            self._put(address, connection)
+            return
+
+    def tidy(self) -> None:
+        """Close what has been idle for long."""
+        self._close(time.monotonic() - IDLE_S)
+
+    def close(self) -> None:
+        """Keep none any more: a transfer that goes on closes its own."""
+        self._is_closed = True
+        self._close(float("inf"))
+
+    def _take(self, address: BulkAddress) -> Connection | None:
+        with self._lock:
+            idle = self._idle.get(address)
+            return idle.pop()[1] if idle else None
+
+    def _put(self, address: BulkAddress, connection: Connection) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._idle.setdefault(address, []).append((time.monotonic(), connection))
+                return
+        connection.close()
+
+    def _close(self, before: float) -> None:
+        with self._lock:
+            for address, idle in list(self._idle.items()):
+                for since, connection in idle:
+                    if since < before:
+                        connection.close()
+                self._idle[address] = [(s, c) for s, c in idle if s >= before]
+                if not self._idle[address]:
+                    del self._idle[address]

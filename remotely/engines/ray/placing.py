@@ -1,0 +1,397 @@
+"""The placing of actors on Ray: room, process and object, in the first life and in the next.
+
+    1  `reserved`     a group waits for the room of all its members in a placement group, which is
+                      given back as the members ask for theirs: while it waits it holds nothing.
+                      Members are not placed inside of it, since it would keep the room of one that
+                      has ended, and the actor that replaces it would find none
+    2  `_start`       Ray is asked for the process of each, whose host has nothing in it
+    3  `begin`        the host is told what it is (Birth), and says where it has come to be (Place)
+    4  PREPARE, FILE  the modules and files of this process
+    5  INIT           the class and its arguments: from now on other processes find the actor
+    6  `watch`        of one that may be restarted: fails as its process ends, and 2 follows
+
+Ray can restart actors by itself, but counts the lives of all time, and fails the calls that are
+made meanwhile.  Here those wait, as on our own cluster.
+"""
+
+import contextlib
+import functools
+import gc
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from remotely.calling import sources
+from remotely.calling.actor import EndError, Names, restart
+from remotely.engine import Engine, Options
+from remotely.engines.ray.actor import (
+    NAMESPACE,
+    HostedActor,
+    end_error,
+    ends_actor,
+    host_of,
+    new_id,
+    ray_name,
+)
+from remotely.engines.ray.calls import Calls, Message
+from remotely.engines.ray.host import CALLS_AT_ONCE, Async, Birth, Serial
+from remotely.engines.ray.stored import put_beside
+from remotely.errors import NameTaken, NoResources, RemotelyError, name_taken
+from remotely.futures.future import CallFuture
+from remotely.machine import this_machine
+from remotely.machine.shield import shield
+from remotely.objects import introspection
+from remotely.protocol import control
+from remotely.protocol.lease import PLACE_S, RESTARTS_WITHIN_S
+from remotely.protocol.resources import format_bytes
+from remotely.protocol.wire import Kind
+from remotely.reporting.cluster_status import ClientStatus
+from remotely.values import shipping
+from remotely.values.codec import Encoded
+from remotely.values.shipping import Shipment
+
+NAME_FREE_S, LOOK_EVERY_S = 10.0, 0.05  # how long Ray may keep the name of a life that has ended
+COLLECT_AFTER_S = 1.0  # without room: handles in cycles of garbage may be what fills the cluster
+REPORT_AFTER_S = 5.0  # Ray does not say whether it has no room, or a process only starts slowly
+GROUP_LOOK_S = 1  # no signal is heard while Ray waits for a placement group
+UNITS = 10_000  # Ray counts resources in parts of so many
+
+Look = Callable[[float], int]  # waits so many seconds, and returns how many have no room yet
+
+_NOT_DETACHED = (
+    "an actor that is detached cannot be restarted on Ray, since whoever made it may be gone: "
+    "leave out max_restarts, or detached=True, or use a cluster of 'remotely start'"
+)
+
+
+class Placing:
+    """Makes actors, and restarts those that may be.
+
+    `complain` prints a sentence for the user; its first argument tells which sentences are alike.
+    `inside` is the name of the actor that this process is; empty in a script.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        calls: Calls,
+        shipment: Shipment,
+        patience_s: float,
+        complain: Callable[[str, str], None],
+        inside: str,
+    ) -> None:
+        self._engine = engine
+        self._calls = calls
+        self._shipment = shipment
+        self._patience_s = patience_s
+        self._complain = complain
+        self._inside = inside
+        self._names = Names(f"{secrets.token_hex(2)}." if inside else "")
+
+    def new(self, cls: type, options: Options) -> HostedActor:
+        """Return an actor that has a name and no process yet."""
+        name, owned = self._names.of(cls, options), not options.detached
+        actor = HostedActor(self._engine, new_id(options.name), name, owned, cls.__name__)
+        actor.is_serial = introspection.is_serial(cls, options.concurrency)
+        return actor
+
+    def make(self, actors: Sequence[HostedActor], encoded: Encoded, options: Options) -> None:
+        """Give each a process and its object.  Makes all of them or raises an error.
+
+        Raises RayError if a process ends before it is given its object.
+        """
+        made: list[CallFuture[Any]] = []
+        begun = self._begin(actors, options)
+        beside = put_beside(encoded) if len(actors) > 1 else None
+        for actor, place in zip(actors, begun, strict=True):
+            actor.place = ray.get(place)
+            made.append(self._prepare(actor, encoded, options, beside))
+        while made:
+            made.pop(0).result()
+
+    def _begin(self, actors: Sequence[HostedActor], options: Options) -> list[Any]:
+        """Wait until each has a process; return Ray's references to their places."""
+        node, count, what = _node_for(options), len(actors), actors[0].class_name
+        patience_s = self._patience_s
+        if options.patience_s is not None:
+            patience_s = max(options.patience_s, REPORT_AFTER_S)
+        deadline = time.monotonic() + patience_s
+
+        def wait_for_room(look: Look) -> None:
+            self._wait_for_room(look, deadline, f"of {count} {what}", patience_s)
+
+        with _reserved(options, count, node, wait_for_room):
+            for actor in actors:
+                self._start(actor, options, node)
+            begun = [actor.host.begin.remote(self._birth_of(actor, options)) for actor in actors]
+        wait_for_room(
+            lambda timeout_s: len(ray.wait(begun, num_returns=count, timeout=timeout_s)[1])
+        )
+        return begun
+
+    def _start(self, actor: HostedActor, options: Options, node: str) -> None:
+        kind, at_once = (Serial, 1) if actor.is_serial else (Async, CALLS_AT_ONCE)
+        # The others of a group may wait for room before it is given its object.
+        made_within_s = self._patience_s + PLACE_S if options.detached else 0.0
+        described = kind.options(
+            name=ray_name(actor.actor),
+            namespace=NAMESPACE,
+            lifetime="detached" if options.detached else "non_detached",
+            max_concurrency=at_once,
+            max_restarts=0,
+            max_task_retries=0,
+            num_cpus=options.cores,
+            num_gpus=options.gpus,
+            resources=dict(options.resources),
+            memory=options.memory or None,
+            runtime_env={"env_vars": dict(options.env)} if options.env else None,
+            scheduling_strategy=(
+                NodeAffinitySchedulingStrategy(node, soft=False) if node else "DEFAULT"
+            ),
+        )
+        deadline = time.monotonic() + (NAME_FREE_S if actor.life else 0.0)
+        while True:
+            try:
+                with actor.lock:  # whoever ends it meanwhile finds its host, or keeps it from one
+                    actor.check_lives()
+                    actor.lives_as(described.remote(actor.name, made_within_s))
+                return
+            except ValueError:  # the name is taken
+                if time.monotonic() >= deadline:
+                    break
+            time.sleep(LOOK_EVERY_S)
+        raise NameTaken(name_taken(options.name, "on this cluster"))
+
+    def _birth_of(self, actor: HostedActor, options: Options) -> Birth:
+        owner = None
+        if not options.detached:
+            machine = this_machine.machine_name()
+            owner = ClientStatus(pid=os.getpid(), machine=machine, actor=self._inside)
+        return Birth(
+            actor.actor, actor.name, actor.class_name, actor.life, actor.is_serial, options, owner,
+            self._engine.cluster,
+        )  # fmt: skip
+
+    def _wait_for_room(self, look: Look, deadline: float, what: str, patience_s: float) -> None:
+        def look_until(limit_s: float) -> int:
+            return look(max(0.0, min(limit_s, deadline - time.monotonic())))
+
+        if not look_until(COLLECT_AFTER_S):
+            return
+        gc.collect()
+        if not (waiting := look_until(REPORT_AFTER_S - COLLECT_AFTER_S)):
+            return
+        if time.monotonic() < deadline:
+            self._complain(
+                f"waiting for {what}",
+                f"remotely: waiting for {waiting} {what}: the Ray cluster has no room, "
+                f"or is slow to start processes (giving up after {patience_s:g} s)",
+            )
+        if waiting := look_until(float("inf")):
+            raise NoResources(
+                f"the Ray cluster has had no room for {waiting} {what} for "
+                f"{patience_s:g} s: close actors, ask for less, or wait longer by "
+                "connect(patience_s=...)"
+            )
+
+    def _prepare(
+        self, actor: HostedActor, encoded: Encoded, options: Options, beside: Any
+    ) -> CallFuture[Any]:
+        """Send settings, code, files, and what the object is made of."""
+        content, actor.learnt = sources.whole(actor, actor.life)
+        prepare = shipping.prepare(
+            ray.get_runtime_context().get_job_id(),
+            this_machine.identity(),
+            self._shipment.files,
+            options.concurrency,
+            content,
+        )
+
+        def send(message: Message, what: str = "the actor") -> CallFuture[Any]:
+            future: CallFuture[Any] = CallFuture(what, actor)
+            self._calls.send_to_new(actor, message, future)
+            return future
+
+        missing = send(Message(Kind.PREPARE, "", Encoded((control.encode(prepare),), ())))
+        if self._shipment.files:
+            for digest in missing.result():
+                file = Encoded((), (memoryview(self._shipment.read(digest)),))
+                send(Message(Kind.FILE, digest, file)).result()
+        made = Message(Kind.INIT, "", encoded, beside=beside)
+        return send(made, f"the constructor of {actor.name}")
+
+    # --- the next life ----------------------------------------------------------------------------
+
+    def watch(self, actor: HostedActor) -> None:
+        """Restart this actor when its present life ends."""
+        host, life = actor.host, actor.life
+        if host is None:  # it was ended meanwhile
+            return
+        watched = host.watch.remote().future()
+        actor_ref = weakref.ref(actor)
+
+        def hear(done: Any) -> None:
+            error = done.exception()
+            if (found := actor_ref()) is None or not isinstance(error, RayError):
+                return
+            run = self._calls.run_soon
+            if ends_actor(error):
+                end = end_error(found.name, found.place, error)
+                run(lambda: self.hear_of_death(found, life, end))
+            elif found.host is not None and found.life == life:  # only out of reach for a moment
+                run(lambda: self.watch(found))
+
+        with shield:  # an interrupt could leave a lock held for which a thread of Ray's waits
+            watched.add_done_callback(hear)
+
+    def hear_of_death(self, actor: HostedActor, life: int, end: EndError) -> None:
+        """A life of an actor has ended.  Of an actor of others, the next call looks for the next.
+
+        Any thread may call this, and more than one may; the first is the one that counts.
+        """
+        with actor.lock:
+            if actor.ended is not None or actor.life != life:
+                return
+            if actor.owned:  # else Ray keeps the name as long as there is a handle
+                actor.kill()
+            actor.host = None
+            if actor.made_from is None:
+                if actor.owned:
+                    actor.ended = end
+                return
+            if not _may_restart(actor, actor.made_from[1]):
+                actor.ended = end
+                return
+            actor.life = next_life = life + 1
+            actor.settled = False
+        make = functools.partial(self._make_next, actor, next_life)
+        threading.Thread(
+            target=restart,
+            args=(actor, next_life, make, actor.kill),
+            name="remotely-restart",
+            daemon=True,
+        ).start()
+
+    def _make_next(self, actor: HostedActor, life: int) -> None:
+        """Make a life.  It may die meanwhile: then another thread makes the next one."""
+        assert actor.made_from is not None
+        try:
+            self.make([actor], *actor.made_from)
+        except RayError as error:
+            self.hear_of_death(actor, life, end_error(actor.name, None, error))
+        else:
+            self.watch(actor)
+
+
+def _may_restart(actor: HostedActor, options: Options) -> bool:
+    """Count one more life; false if the actor has had as many as it may."""
+    now = time.monotonic()
+    actor.lives = [began for began in actor.lives if now - began < RESTARTS_WITHIN_S]
+    if len(actor.lives) >= options.max_restarts:
+        return False
+    actor.lives.append(now)
+    return True
+
+
+# --- room -----------------------------------------------------------------------------------------
+
+
+def check(options: Options, what: str, count: int) -> None:
+    """Refuse options that this engine does not keep, and what no empty cluster has room for.
+
+    Raises RemotelyError, NoResources.
+    """
+    if options.detached and options.max_restarts:
+        raise RemotelyError(_NOT_DETACHED)
+    asked = _wanted(options)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    places = sum(_times(asked, there, count) for there in nodes)
+    if places >= count:
+        return
+    if places:
+        raise NoResources(
+            f"the Ray cluster has room for {places} {what}, not for {count}: ask for fewer, or add "
+            "a machine"
+        )
+    largest = {name: max(there.get(name, 0) for there in nodes) for name in asked}
+    raise NoResources(
+        f"no machine of the Ray cluster has room for {what}, which asks for {_words(asked)}; the "
+        f"most that one has is {_words(largest)}: ask for less, or add a machine"
+    )
+
+
+def _wanted(options: Options) -> dict[str, float]:
+    """Return what one actor asks for, by Ray's names."""
+    asked = {"CPU": options.cores, "GPU": options.gpus, "memory": float(options.memory)}
+    return {name: amount for name, amount in (asked | dict(options.resources)).items() if amount}
+
+
+def _times(asked: dict[str, float], there: dict[str, float], most: int) -> int:
+    """Return how often it fits; `most` if nothing is asked for."""
+    parts = ((there.get(name, 0.0), amount) for name, amount in asked.items())
+    return min((round(has * UNITS) // round(asks * UNITS) for has, asks in parts), default=most)
+
+
+def _words(amounts: dict[str, float]) -> str:
+    return ", ".join(
+        f"{format_bytes(int(amount))} of memory"
+        if name == "memory"
+        else f"{amount:g} {name}{'s' * (name in ('CPU', 'GPU'))}"
+        for name, amount in amounts.items()
+    )
+
+
+@contextlib.contextmanager
+def _reserved(
+    options: Options, count: int, node: str, wait_for_room: Callable[[Look], None]
+) -> Iterator[None]:
+    """Hold the room of a whole group while its members ask for theirs.
+
+    `node` is where it has to be, or empty.  `wait_for_room` raises if there is none.
+    """
+    bundle = _wanted(options)
+    if count == 1 or not bundle:
+        yield
+        return
+    labels = [{"ray.io/node-id": node}] * count if node else None
+    group = placement_group([bundle] * count, bundle_label_selector=labels)
+
+    def look(timeout_s: float) -> int:
+        deadline = time.monotonic() + timeout_s
+        while not group.wait(GROUP_LOOK_S):
+            if time.monotonic() >= deadline:
+                return count
+        return 0
+
+    try:
+        wait_for_room(look)
+        yield
+    finally:
+        remove_placement_group(group)
+
+
+def _node_for(options: Options) -> str:
+    """Return the node on which an actor has to be; empty for any.  Raises NoResources."""
+    if options.near:
+        with contextlib.suppress(ValueError, RayError):
+            _, state = host_of(options.near)
+            if state is not None:
+                return state.status.worker
+        raise NoResources("near=...: that actor has ended")
+    if not (machine := options.machine):
+        return ""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    for node in nodes:
+        if machine in (node["NodeName"], node["NodeManagerHostname"], node["NodeManagerAddress"]):
+            return str(node["NodeID"])
+    names = ", ".join(sorted({node["NodeManagerHostname"] for node in nodes}))
+    raise NoResources(f"machine={machine!r}: the Ray cluster has no such machine; it has {names}")

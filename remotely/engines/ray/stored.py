@@ -1,0 +1,111 @@
+"""Values in Ray's object store, which counts and fetches them: what arguments of calls refer to."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+import ray
+
+from remotely.calling.retries import RetriedFuture
+from remotely.engines.ray.host import received, sendable
+from remotely.futures.future import CallFuture
+from remotely.futures.reference import Put
+from remotely.protocol import wire
+from remotely.protocol.wire import Kind
+from remotely.values import codec, in_transit, references
+from remotely.values.codec import Encoded
+from remotely.values.owned import Owned
+from remotely.values.references import Named
+
+PUT_FROM_BYTES = 100_000  # of a value for several actors: Ray copies smaller ones into the call
+
+
+class PlasmaRef(Put):
+    """A value that is pickled once: pass this, and the value arrives as it was when you put it."""
+
+    def __init__(self, encoded: Encoded) -> None:
+        self._travelling = encoded.travelling
+        # As the reply to a call: where it arrives, nobody need know which of the two it is.
+        frames = wire.encode(Kind.RESULT, 0, "", encoded.pieces, encoded.buffers)
+        self.ref = ray.put(sendable(frames))
+
+    @property
+    def value(self) -> Encoded:  # type: ignore[override]
+        payload, buffers = self._parts()
+        return Encoded((payload,), buffers)
+
+    def get(self) -> Any:
+        """Return the value; a copy of its own each time."""
+        return codec.decode(*self._parts())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        in_transit.note(self._travelling)
+        if (noting := references.local.notes) is not None:
+            return references.entry(noting.number_of(self))
+        return codec.decode, codec.parts(*self._parts())
+
+    def _parts(self) -> tuple[Any, Any]:
+        message = wire.decode(received(ray.get(self.ref)), "actor")
+        return message.payload, message.buffers
+
+
+def put_beside(encoded: Encoded) -> Any:
+    """Put the buffers of a value for several actors into the store; None if they are small."""
+    if sum(buffer.nbytes for buffer in encoded.buffers) < PUT_FROM_BYTES:
+        return None
+    return ray.put(codec.out_of_band(encoded.buffers))
+
+
+class Referred:
+    """What the arguments of a call refer to.  Ray's references are made once, for all actors."""
+
+    def __init__(self, named: Sequence[Named] = ()) -> None:
+        self._named = named
+        self.names = [name for _, name in named]
+        self._refs: list[Any] | None = None
+        self._values: dict[int, Any] = {}  # of futures that were done already, by their number
+        for number, (thing, _) in enumerate(named):
+            if isinstance(thing, CallFuture):
+                thing.stays = True
+                if thing.done() and thing.kept is None:
+                    with suppress(Exception):  # it is told when the call is to leave
+                        value = PlasmaRef(codec.encode(thing.result())).ref
+                        self._values[number] = value
+
+    def needs(self) -> list[Future[Any]]:
+        """Return the futures that have to be done first: of calls that have not left, and of those
+        that may be tried again, as Ray knows only the first try."""
+        futures = [thing for thing, _ in self._named if isinstance(thing, CallFuture)]
+        return [future for future in futures if not future.done() and _on_its_way(future) is None]
+
+    def refs(self) -> list[Any]:
+        """Return the references.  Raises the error of a future that has failed."""
+        if self._refs is None:
+            self._refs = [
+                self._values[number] if number in self._values else _ref_of(thing, name)
+                for number, (thing, name) in enumerate(self._named)
+            ]
+        return self._refs
+
+
+def _ref_of(thing: Any, name: str) -> Any:
+    if isinstance(thing, PlasmaRef):
+        return thing.ref
+    assert isinstance(thing, CallFuture)
+    if not thing.done() and (ref := _on_its_way(thing)) is not None:
+        thing.on_unretrieved = None  # the call that needs it tells of its error
+        return ref
+    try:
+        error = thing.exception()
+    except Exception as cancelled:
+        error = cancelled
+    if error is not None:
+        raise references.of_argument(error, name)
+    kept = thing.kept
+    return PlasmaRef(kept if isinstance(kept, Owned) else codec.encode(thing.result())).ref
+
+
+def _on_its_way(future: CallFuture[Any]) -> Any:
+    """Return what Ray knows the outcome by that is to come; None if it knows of none."""
+    return None if isinstance(future, RetriedFuture) else getattr(future.receiver, "ref", None)

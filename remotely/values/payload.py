@@ -1,0 +1,233 @@
+"""Payloads: how a value travels in a message, or in the place of its frames.
+
+    small     in the frames of the message
+    Loan      from 16 KiB, on one machine: it lies in the arena of the sender (arena.py)
+    Parcel    from 512 KiB, between machines: it is one piece of memory in a store, that of the
+              reader's machine or one to fetch it from.  A store looks at nothing in it
+
+How two processes of a machine become peers, at the first large value between them, which still
+goes in frames:
+
+    client -> actor    OPEN: where the client's arena is.  The actor opens it, and replies where its
+                       own is
+    client -> actor    OPENED: the client has opened that one too
+
+After the reply the client lends to the actor, and after OPENED the actor lends to the client.  If
+one of them cannot open the other's arena, everything still goes in frames.
+
+The name of a parcel is 32 random bytes.  Only those who may have the value are told it, over CURVE.
+"""
+
+import os
+import secrets
+import select
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+import msgspec
+
+from remotely.errors import WireError
+from remotely.machine.owned_fd import OwnedFd
+from remotely.protocol import wire
+from remotely.protocol.control import BulkAddress, StoreAddress
+from remotely.protocol.numbers import NAME_BYTES
+from remotely.protocol.wire import Kind
+from remotely.values import arena
+from remotely.values.arena import SHARE_FROM_BYTES, Arena, ArenaAddress, Loan, StoredValue
+from remotely.values.borrowing import Lender
+from remotely.values.codec import Encoded
+
+SEND_FROM_BYTES = 1 << 19  # a smaller value is as fast through the actor's own socket
+_PADDING = memoryview(bytes(arena.ALIGNMENT))
+
+Unpacked = tuple[bytes | memoryview, Sequence[bytes | memoryview]]
+
+
+class Parcel(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """What travels in place of a value that is, or stays, in a store.
+
+    pieces   start and length of the pickle and of each of its buffers
+    store    where to fetch it; None if it is in the store of the reader's machine
+    of       for people: of which actor's method it is the result
+    """
+
+    value: bytes
+    nbytes: int
+    pieces: list[tuple[int, int]]
+    store: BulkAddress | None = None
+    of: str = ""
+
+    def cut(self, memory: memoryview) -> Unpacked:
+        """Return the pickle and its buffers."""
+        pickled, *buffers = (memory[start : start + nbytes] for start, nbytes in self.pieces)
+        return pickled, buffers
+
+
+def parcel_of(encoded: Encoded, store: BulkAddress | None = None, of: str = "") -> Parcel:
+    """Return a new parcel for a value."""
+    pieces = []
+    at = 0
+    for nbytes in (sum(map(len, encoded.pieces)), *(b.nbytes for b in encoded.buffers)):
+        pieces.append((at, nbytes))
+        at += arena.aligned(nbytes)
+    return Parcel(secrets.token_bytes(NAME_BYTES), at, pieces, store, of)
+
+
+def segments(encoded: Encoded) -> Iterator[memoryview]:
+    """Yield what the piece of memory of a parcel consists of, in order."""
+    for part in (
+        (memoryview(piece) for piece in encoded.pieces),
+        *([buffer] for buffer in encoded.buffers),
+    ):
+        nbytes = 0
+        for view in part:
+            nbytes += view.nbytes
+            yield view
+        if padding := arena.aligned(nbytes) - nbytes:
+            yield _PADDING[:padding]
+
+
+def lay_out(encoded: Encoded, into: memoryview) -> None:
+    """Write a value as one piece of memory."""
+    at = 0
+    for view in segments(encoded):
+        into[at : at + view.nbytes] = view
+        at += view.nbytes
+
+
+def stripe_of(segments: Sequence[memoryview], start: int, nbytes: int) -> list[memoryview]:
+    """Return the part of these segments that begins at `start`."""
+    found = []
+    end = start + nbytes
+    at = 0
+    for view in segments:
+        low, high = max(start, at), min(end, at + view.nbytes)
+        if low < high:
+            found.append(view[low - at : high - at])
+        at += view.nbytes
+    return found
+
+
+class MemoryPeer:
+    """Another process of this machine.  Raises OSError if it, or its arena, cannot be opened."""
+
+    def __init__(self, theirs: ArenaAddress) -> None:
+        self.lender = Lender(theirs)
+        self.reads = False  # it has our arena open
+        self._process = OwnedFd(os.pidfd_open(theirs.pid))
+
+    def alive(self) -> bool:
+        poll = select.poll()  # one a call: two threads may ask at once
+        poll.register(self._process.fd, select.POLLIN)
+        return not poll.poll(0)
+
+
+class Transfer(Protocol):
+    """Brings a value to other machines; `done` when it is there."""
+
+    done: Future[None]
+
+    def covers(self, store: StoreAddress) -> bool:
+        """Tell whether the value is there, or on its way."""
+
+    def parcel_at(self, store: StoreAddress | None) -> Parcel | None:
+        """Return what to send to an actor there in its place; None if it is to be sent whole."""
+
+
+class OutgoingValue:
+    """A value that is being sent, to one peer or several; copied into the arena at most once.
+
+    `transfers` bring it to other machines, each to some.
+    """
+
+    __slots__ = ("_arena", "_placed", "_several", "encoded", "is_large", "nbytes", "transfers")
+
+    def __init__(
+        self, encoded: Encoded, several: bool = False, transfers: Sequence[Transfer] = ()
+    ) -> None:
+        self.encoded = encoded
+        self.transfers = transfers
+        self.nbytes = encoded.nbytes
+        self.is_large = self.nbytes >= SHARE_FROM_BYTES
+        self._several = several
+        self._arena: Arena | None = None  # ours, once it was tried
+        self._placed: StoredValue | None = None
+
+    def lend(self, reader: MemoryPeer | None) -> Loan | None:
+        """Lend it to one peer; return None if it is better sent by socket."""
+        if not self.is_large or reader is None or not reader.reads:
+            return None
+        if self._arena is None:
+            if (memory := arena.ours()) is None:
+                return None
+            self._arena, self._placed = memory, memory.place(self.encoded)
+        return self._placed and self._arena.lend(self._placed, reader, self._several)
+
+    def message(
+        self,
+        kind: Kind,
+        call_id: int,
+        name: str,
+        loan: Loan | Parcel | None,
+        store: StoreAddress | None = None,
+    ) -> list[bytes | memoryview]:
+        """Return the frames of a message that carries it, lent or whole.
+
+        `store` is that of the reader's machine: the value may be there.
+        """
+        for transfer in self.transfers:
+            loan = loan or transfer.parcel_at(store)
+        if loan is None:
+            return wire.encode(kind, call_id, name, self.encoded.pieces, self.encoded.buffers)
+        is_there = isinstance(loan, Parcel) or loan.has_payload
+        return wire.encode(
+            kind, call_id, name, () if is_there else self.encoded.pieces, (), _write(loan)
+        )
+
+    def close(self) -> None:
+        """It has been sent to all: do not lend it any more."""
+        if self._arena is not None and self._placed is not None:
+            self._arena.let_go(self._placed)
+        self._placed = None
+
+
+def unpack(
+    message: wire.Message, peer: MemoryPeer | None, borrow: Callable[[Parcel], Unpacked]
+) -> Unpacked:
+    """Return the pickle and the buffers of a message, wherever they are."""
+    if not message.loan:
+        return message.payload, message.buffers
+    loan = read_loan(message.loan)
+    return borrow(loan) if isinstance(loan, Parcel) else open_loan(message, loan, peer)
+
+
+def open_loan(message: wire.Message, loan: Loan, peer: MemoryPeer | None) -> Unpacked:
+    """Return the payload and the buffers of a message that `peer` has lent."""
+    if peer is None or peer.lender.address.lender != loan.lender:
+        raise WireError("a loan from an arena that is not open here")
+    payload, buffers = peer.lender.open(loan)
+    return (message.payload if payload is None else payload), buffers
+
+
+def decline(message: wire.Message, peer: MemoryPeer | None) -> None:
+    """Release the value of a message that nobody here wants.
+
+    What is in a store is released by the client that has brought it there.
+    """
+    loan = read_loan(message.loan) if message.loan else None
+    if isinstance(loan, Loan) and peer is not None:
+        peer.lender.decline(loan)
+
+
+def read_loan(data: bytes) -> Loan | Parcel:
+    """Return what a message has in place of its value.  Raises WireError."""
+    try:
+        found: Loan | Parcel = _read(data)
+        return found
+    except msgspec.DecodeError as error:
+        raise WireError(f"not a loan: {error}") from None
+
+
+_write = msgspec.msgpack.Encoder().encode
+_read = msgspec.msgpack.Decoder(Loan | Parcel).decode

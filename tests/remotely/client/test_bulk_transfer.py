@@ -1,0 +1,211 @@
+"""What a client holds in stores, and by which path it reaches a machine."""
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+
+from remotely.client import bulk_transfer
+from remotely.client.bulk_transfer import StoreLink, Stores
+from remotely.client.relay_plan import Path
+from remotely.protocol import control
+from remotely.protocol.control import BulkAddress, StoreAddress
+from remotely.transport import sockets
+from remotely.transport.keys import fresh_pair
+from remotely.transport.loop import Loop
+from remotely.values.payload import Parcel
+
+HERE = StoreAddress(tcp="tcp://127.0.0.1:1", public_key=b"k" * 40)
+
+
+class Link:
+    """A link that is played.  It notes what is said on it."""
+
+    made: list["Link"]
+
+    def __init__(self, *given: Any) -> None:
+        *_, self.address, self._on_choice = given
+        self.is_broken = False
+        self.path = Path.CHAIN
+        self.bulk: BulkAddress | None = None
+        self.told: list[msgspec.Struct] = []
+        self.made.append(self)
+
+    def open(self) -> None: ...
+
+    def tell(self, message: msgspec.Struct) -> None:
+        self.told.append(message)
+
+    def take(self, path: Path, origin: BulkAddress | None = None) -> None:
+        self.path = path
+        self._on_choice(self, "of a test", origin)
+
+    @property
+    def claimed(self) -> set[bytes]:
+        return {message.value for message in self.told if isinstance(message, control.Claim)}
+
+    @property
+    def released(self) -> list[bytes]:
+        releases = [message for message in self.told if isinstance(message, control.Release)]
+        return [name for release in releases for name in release.values]
+
+
+class Clock:
+    """A loop whose timers the test runs."""
+
+    def __init__(self) -> None:
+        self._actions: list[Callable[[], None]] = []
+
+    def every(self, seconds: float, action: Callable[[], None]) -> None:
+        self._actions.append(action)
+
+    def call(self, action: Callable[[], None]) -> None:
+        action()
+
+    def pass_(self) -> None:
+        for action in self._actions:
+            action()
+
+
+@pytest.fixture
+def links(monkeypatch: pytest.MonkeyPatch) -> list[Link]:
+    Link.made = []
+    monkeypatch.setattr(bulk_transfer, "StoreLink", Link)
+    return Link.made
+
+
+@pytest.fixture
+def clock() -> Any:
+    return Clock()
+
+
+@pytest.fixture
+def stores(clock: Any) -> Stores:
+    anything: Any = None
+    return Stores(anything, clock, anything, "here")
+
+
+def result(name: bytes) -> Parcel:
+    return Parcel(name, 1 << 20, [(0, 1 << 20)], BulkAddress("tcp://127.0.0.1:2", b"2" * 32))
+
+
+def test_results_are_claimed_again_when_the_link_to_their_store_broke(
+    links: list[Link], clock: Clock, stores: Stores
+) -> None:
+    kept, released = result(b"1"), result(b"2")
+    stores.claim(kept, HERE)
+    stores.claim(released, HERE)
+    stores.release(released)
+    (first,) = links
+    assert first.claimed == {b"1", b"2"}
+    assert first.released == [b"2"]
+
+    first.is_broken = True
+    clock.pass_()
+    assert links[1].claimed == {b"1"}
+
+    stores.release(kept)
+    links[1].is_broken = True
+    clock.pass_()
+    assert len(links) == 2
+
+
+def test_a_result_dropped_while_its_store_cannot_be_reached_is_released_when_it_can(
+    links: list[Link], clock: Clock, stores: Stores
+) -> None:
+    kept = result(b"1")
+    stores.claim(kept, HERE)
+    links[0].take(Path.SOCKETS)
+
+    stores.release(kept)
+    clock.pass_()
+    assert links[0].released == []
+
+    links[0].take(Path.CHAIN)
+    clock.pass_()
+    assert links[0].released == [b"1"]
+
+
+def test_a_result_that_was_never_claimed_is_released_in_the_store_that_is_named(
+    links: list[Link], stores: Stores
+) -> None:
+    stores.release(result(b"1"))
+    assert links == []
+    stores.release(result(b"1"), HERE)
+    assert links[0].released == [b"1"]
+
+
+def test_threads_that_call_at_the_same_time_share_one_link_to_a_store(
+    links: list[Link], stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SlowLink(Link):
+        def __init__(self, *given: Any) -> None:
+            time.sleep(0.01)  # the others may begin another
+            super().__init__(*given)
+
+    monkeypatch.setattr(bulk_transfer, "StoreLink", SlowLink)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda i: stores.claim(result(b"%d" % i), HERE), range(8)))
+    assert len(links) == 1
+    assert len(links[0].claimed) == 8
+
+
+def test_nothing_is_fetched_from_a_store_that_cannot_be_reached(
+    links: list[Link], stores: Stores
+) -> None:
+    kept = result(b"1")
+    stores.claim(kept, HERE)
+    links[0].take(Path.SOCKETS)
+    with pytest.raises(ConnectionRefusedError, match="a moment ago"):
+        stores.fetch(kept)
+
+
+def test_actors_are_told_whether_their_store_can_be_reached_and_the_user_once(
+    links: list[Link], stores: Stores, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[bool] = []
+    stores.on_choice = lambda store, usable: told.append(usable)
+    stores.claim(result(b"1"), HERE)
+    (link,) = links
+    with caplog.at_level(logging.WARNING, "remotely"):
+        for _ in range(2):
+            link.take(Path.DIRECT, BulkAddress("tcp://127.0.0.1:3", b"3" * 32))
+            link.take(Path.SOCKETS)
+            assert not stores.is_usable(HERE)
+            link.take(Path.CHAIN)
+    assert told == [True, False, True] * 2
+    direct, by_sockets = (record.getMessage() for record in caplog.records)
+    assert "from the store at 127.0.0.1 port 3 to the store at 127.0.0.1 port 1" in direct
+    assert "from here to" in by_sockets
+
+
+def test_a_store_that_does_not_answer_is_tried_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bulk_transfer, "AGAIN_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    loop, context, paths = Loop(), sockets.new_context(), []
+    address = StoreAddress(tcp=closed, public_key=fresh_pair().public)
+    link = StoreLink(
+        context, loop, fresh_pair(), address, lambda link, *why: paths.append(link.path)
+    )
+    heard: list[Any] = []
+    link.open()
+    link.expect(b"v" * 32, 1, lambda store, message: heard.append(message))
+
+    while len(paths) < 2:
+        loop.turn(5.0)
+
+    assert paths == [Path.SOCKETS, Path.CHAIN]
+    assert heard == [None]
+    link.choose(Path.DIRECT, "it is too late")
+    loop.turn(0.0)
+    assert link.path is Path.CHAIN
+    loop.close()
+    context.destroy(linger=0)

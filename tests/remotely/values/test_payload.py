@@ -1,0 +1,56 @@
+"""A value laid out as one piece of memory, and cut up again."""
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from remotely.protocol.numbers import NAME_BYTES
+from remotely.values import arena, payload
+from remotely.values.codec import Encoded
+
+ENCODED = st.builds(
+    Encoded,
+    st.lists(st.binary(max_size=200), min_size=1, max_size=3),
+    st.lists(st.binary(max_size=300).map(memoryview), max_size=4),
+    travelling=st.just(()),
+)
+
+
+@given(ENCODED)
+def test_what_is_laid_out_is_cut_up_again(encoded: Encoded) -> None:
+    made = payload.parcel_of(encoded)
+    memory = memoryview(bytearray(made.nbytes))
+
+    payload.lay_out(encoded, memory)
+
+    pickled, buffers = made.cut(memory)
+    assert bytes(pickled) == encoded.payload
+    assert [bytes(buffer) for buffer in buffers] == [bytes(b) for b in encoded.buffers]
+
+
+@given(ENCODED, st.integers(1, 4))
+def test_stripes_are_all_of_it_in_order(encoded: Encoded, count: int) -> None:
+    made = payload.parcel_of(encoded)
+    memory = memoryview(bytearray(made.nbytes))
+    payload.lay_out(encoded, memory)
+    size = max(1, -(-made.nbytes // count))
+    segments = list(payload.segments(encoded))
+
+    joined = b"".join(
+        bytes(view)
+        for start in range(0, made.nbytes, size)
+        for view in payload.stripe_of(segments, start, size)
+    )
+
+    assert joined == bytes(memory)
+
+
+def test_each_buffer_begins_where_arrays_like_it() -> None:
+    made = payload.parcel_of(Encoded([b"abc"], [memoryview(b"d"), memoryview(b"e" * 65)]))
+    assert [start % arena.ALIGNMENT for start, _ in made.pieces] == [0, 0, 0]
+
+
+def test_no_two_parcels_have_the_same_name() -> None:
+    encoded = Encoded([b"x"], [])
+    names = {payload.parcel_of(encoded).value for _ in range(100)}
+    assert len(names) == 100
+    assert {len(name) for name in names} == {NAME_BYTES}

@@ -1,0 +1,71 @@
+"""The folder of a run: checkpoints that are written whole, read or refused."""
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from remotely_rl import a2c
+from remotely_rl.errors import TrainingError
+from remotely_rl.runs import run_folder
+from tests.remotely_rl.runs.sessions import TRAINED
+
+
+def test_a_file_that_there_is_no_room_for_is_an_oserror_and_leaves_the_one_before(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "checkpoint.pt"
+    run_folder.save_checkpoint(path, {"n": 1})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            run_folder.save_checkpoint(path, {"n": torch.zeros(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert run_folder.load_checkpoint(path)["n"] == 1
+    run_folder.save_checkpoint(path, {"n": 2})
+    assert run_folder.load_checkpoint(path)["n"] == 2
+
+
+def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    run_folder.save_checkpoint(path, {"n": 1})
+
+    class Unsaveable:
+        def __reduce__(self) -> Any:
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        run_folder.save_checkpoint(path, {"n": Unsaveable()})
+    assert run_folder.load_checkpoint(path)["n"] == 1
+
+
+@pytest.mark.parametrize(("number", "age"), [(1, "an earlier"), (1000, "a later")])
+def test_a_checkpoint_of_another_version_is_refused_with_both_formats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, age: str
+) -> None:
+    ours = run_folder.FORMAT
+    monkeypatch.setattr(run_folder, "FORMAT", number)
+    run_folder.save_checkpoint(tmp_path / "checkpoint.pt", {})
+    monkeypatch.undo()
+    said = f"written by {age} version of remotely_rl: it has format {number}, .* format {ours}"
+    with pytest.raises(TrainingError, match=said):
+        run_folder.load_checkpoint(tmp_path / "checkpoint.pt")
+
+
+@pytest.mark.usefixtures("local", "no_curve")
+def test_what_a_checkpoint_holds_is_that_of_its_format(tmp_path: Path) -> None:
+    # If this fails, raise run_folder.FORMAT and change what is here: older runs are refused then.
+    a2c.train(TRAINED, run=tmp_path / "run")
+    content = run_folder.load_checkpoint(tmp_path / "run" / "checkpoint.pt")
+    assert run_folder.FORMAT == 3
+    assert content.keys() == {
+        "format", "algorithm", "env", "learner", "counters", "recent", "random", "actors",
+        "times_resumed",
+    }  # fmt: skip
+    assert content["learner"].keys() == {
+        "version", "rate", "rate_given", "scale", "model", "optimizer", "random", "cuda_random",
+    }  # fmt: skip
