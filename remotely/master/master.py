@@ -171,13 +171,16 @@ class Master:
 
         `call` has the loop read the socket once more before: there may be the guest's last words.
         """
-        if who := self._guests.pop(sockets.event_fd(frames[0].buffer), None):
-            look = lambda: self._loop.call(lambda: self._look_at(who))
+        fd = sockets.event_fd(frames[0].buffer)
+        if who := self._guests.get(fd):
+            look = lambda: self._loop.call(lambda: self._look_at(fd, who))
             self._loop.after(LOOK_AFTER_CUT_S, look)
 
-    def _look_at(self, who: str) -> None:
-        if not self._tell(who, control.Tick()):
-            self._registry.lose_route(who, time.monotonic())
+    def _look_at(self, fd: int, who: str) -> None:
+        if not self._tell(who, control.Tick()):  # else another connection had this number before
+            if self._guests.get(fd) == who:
+                del self._guests[fd]
+            self._registry.remove_worker(who, guests.CUT)
 
     def _is_from_here(self, sender: zmq.Frame) -> bool:
         """Tell whether a peer connects from this machine, whatever it says of itself."""

@@ -351,12 +351,13 @@ class Registry:
                 self.remove_worker(who, "its worker was stopped")
 
     def lose_route(self, name: str, now: float) -> None:
-        """A worker cannot be reached now: until it is back, nothing is placed there."""
+        """A worker cannot be reached now: until it is back, nothing is placed there.
+
+        Nothing ever is on a guest.  It is removed when its last words are read (master.py).
+        """
         self._state.now = now
         worker = self._workers.records.get(name)
-        if worker is not None and guests.is_guest(worker.register):
-            self.remove_worker(name, guests.CUT)
-        else:
+        if worker is None or not guests.is_guest(worker.register):
             self._lifecycle.lose_route(name)
 
     def remove_worker(self, name: str, why: str, may_return: bool = False) -> None:

@@ -371,12 +371,14 @@ def test_it_dials_in_again_if_the_worker_that_relays_is_lost(
         remotely.connect(cluster.address, key=cluster.key)
         guests.start(cluster, name="sim", key=str(cluster.home / "keys" / "worker.key"))
         simulator = one()
-        running = busy(simulator, tmp_path, seconds=0.5)
+        running = simulator.echo_once_there_is.submit(str(tmp_path / "go"), 1)
+        wait_until((tmp_path / "runs").exists, "the call runs")
         port = parse_address(nearest(remote_of(simulator).location.tcp))[1]
         workers = processes(str(tmp_path), "remotely.worker")
         relays = [w for w in workers if port in {c.laddr.port for c in w.net_connections("tcp")}]
         relays[0].kill()
         assert isinstance(running.exception(20), WorkerLost)
+        (tmp_path / "go").touch()  # until it has ended, the object cannot dial in
         assert one().step(2) == 20
         assert remotely.get_actor("sim").step(3) == 30
     finally:

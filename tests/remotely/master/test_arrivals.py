@@ -267,7 +267,9 @@ def test_one_that_dials_in_again_takes_the_place_of_what_it_was_and_of_nothing_e
 def test_the_end_of_its_connection_is_its_end(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim", name="sim")
     cluster.asks("ann", "Sim")
-    cluster.registry.lose_route(id_of("a"), 0.0)
+    cluster.registry.lose_route(id_of("a"), 0.0)  # its last words may not be read yet
+    assert not cluster.told("ann", control.Died)
+    cluster.registry.remove_worker(id_of("a"), guests.CUT)
     assert cluster.given("ann") == {1: "a"}
     (died,) = cluster.told("ann", control.Died)
     assert (died.obituary.lost, died.obituary.why) == (False, guests.CUT)
