@@ -1,4 +1,4 @@
-"""In what order the calls of an actor run, on which thread, and which of them are taken back.
+"""The order of an actor's calls, the threads that they run on, and those that are taken back.
 
 How a call runs depends on the class:
 

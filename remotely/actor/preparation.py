@@ -1,4 +1,4 @@
-"""What an actor is made from, sent before there is an object: settings, code, files; and its log.
+"""The parts that an actor is made from: settings, code and files; and the handler of its log.
 
     message    what it brings
     PREPARE    the client's settings, the names of its files, and the code that is loaded there

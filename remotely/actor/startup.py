@@ -1,4 +1,4 @@
-"""Turns a process into an actor: sets what must be set before any user module is imported.
+"""The start of an actor's process: what must be set before any user module is imported.
 
 It is forked from the zygote, or started as `python -m remotely.actor.startup`.  Either way the
 worker passes it a socket, over which it learns which actor it is to be.

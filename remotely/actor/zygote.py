@@ -1,4 +1,4 @@
-"""Starts actors in milliseconds: a process that has imported the heavy modules, and forks.
+"""The zygote: a process that has imported the heavy modules, and forks actors in milliseconds.
 
 Forking is safe here because this process has one thread, no ZeroMQ context and no CUDA.  It talks
 to its worker only, over one socket (`ToZygote`, `FromZygote` in control.py), which also passes

@@ -1,4 +1,4 @@
-"""How callers reach an object whose process can only make connections: a worker lends it a port.
+"""The relay of a process that can only make connections: a worker lends it a port for callers.
 
     guest   connects to the relay and shows the token       its home connection
     relay   opens a port for callers, and says where it is
@@ -224,14 +224,13 @@ class Relay:
 
     def _say(self, guest: _Guest, data: bytes) -> None:
         """Send along a home connection.  One that is full is that of a guest that was stopped."""
-        with contextlib.suppress(BlockingIOError):
-            try:
-                if guest.home.send(data) == len(data):
-                    return
-            except BlockingIOError:
-                raise
-            except OSError:
-                pass
+        try:
+            is_sent = guest.home.send(data) == len(data)
+        except BlockingIOError:
+            return
+        except OSError:
+            is_sent = False
+        if not is_sent:
             self._end(guest)
 
     def _end(self, guest: _Guest) -> None:
@@ -278,7 +277,7 @@ class Home:
             if not size:
                 raise OSError("it has no room for another guest")
             return self._home.recv(size, socket.MSG_WAITALL).decode()
-        except OSError:
+        except (OSError, ValueError):
             self._home.close()
             raise
 

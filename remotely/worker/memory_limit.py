@@ -1,4 +1,4 @@
-"""Ends actors that take more memory than they were given.
+"""The memory limits of actors: one that takes more than it was given is ended.
 
 What counts is a process's own: of pages that several processes share, its part; of its arena all,
 since it lends that (arena.py); and of what others lend it nothing, until it writes into it.

@@ -1,4 +1,4 @@
-"""What one actor prints and logs: a file that does not grow for ever, and lines for its client.
+"""The output of one actor: a file that does not grow for ever, and lines for its client.
 
 A line that has not ended (a prompt, a progress bar) is passed on PARTIAL_S after it began.  The
 terminal gets at most BYTES_A_SECOND of each actor, and is told how much it did not get at most once

@@ -1,4 +1,4 @@
-"""How a worker starts the processes of its actors: forks of its zygote, or new interpreters.
+"""The start of actors' processes: forks of the worker's zygote, or new interpreters.
 
     no variables of its own    forked from the zygote (remotely/actor/zygote.py)
     variables of its own       a new interpreter: they hold from its first import on (startup.py)

@@ -1,4 +1,4 @@
-"""What clients and workers say to the master, and a worker to its own processes.
+"""The control messages: of clients and workers with the master, of a worker with its processes.
 
     records.py    what several messages carry
     store.py      clients, workers and actors <-> the store of a machine

@@ -1,4 +1,4 @@
-"""What every message of the control protocol is, and those that clients and workers share."""
+"""The base of all control messages, and the messages that clients and workers share."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What a worker says to the master, and the master to a worker."""
+"""The messages between a worker and the master."""
 
 from remotely.protocol.control.message import ControlMessage
 from remotely.protocol.control.records import ActorStatus, Figures, Location, Obituary, Request

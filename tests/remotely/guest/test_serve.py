@@ -302,7 +302,7 @@ def test_a_client_that_stutters_at_the_end_gets_the_last_reply(
     assert out == f"{values}.0\n"
 
 
-def test_who_kills_it_does_not_kill_its_process(
+def test_a_kill_ends_the_serving_and_not_the_process(
     here: None, started_here: Here, near: Guests
 ) -> None:
     guest = near.start(started_here)
@@ -387,7 +387,7 @@ def test_it_dials_in_again_if_the_worker_that_relays_is_lost(
         cluster.stop()
 
 
-def test_a_master_that_is_started_again_finds_it_and_who_has_it(
+def test_a_restarted_master_knows_the_object_and_its_client(
     nothing_left: None, tmp_path: Path
 ) -> None:
     cluster, guests = Here(tmp_path / "here"), Guests("far")
@@ -498,7 +498,7 @@ def test_each_goes_to_one_client_and_to_the_next_when_that_has_ended(
 # --- bad input ------------------------------------------------------------------------------------
 
 
-def test_a_name_that_is_taken_is_refused_to_who_comes_second(
+def test_a_second_object_of_the_same_name_is_refused(
     here: None, started_here: Here, near: Guests
 ) -> None:
     near.start(started_here, name="sim")

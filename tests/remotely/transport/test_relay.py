@@ -223,7 +223,7 @@ def test_a_relay_that_is_silent_is_lost_and_one_that_beats_is_not(
     assert "has been silent" in ends.lost[0]
 
 
-def test_who_shows_neither_token_nor_ticket_is_cut_off(
+def test_a_connection_without_token_or_ticket_is_closed(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 0.05)

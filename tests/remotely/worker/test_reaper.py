@@ -72,7 +72,7 @@ def child_of(loop: Loop, number: int, folder: Path) -> Child:
     )
 
 
-def test_one_look_serves_five_hundred_who_die_together(
+def test_one_look_for_strays_serves_five_hundred_that_die_together(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
