@@ -46,12 +46,14 @@ if TYPE_CHECKING:
     from remotely_rl.acting.dial_in import dial_in
     from remotely_rl.agents.agent import Agent, load
     from remotely_rl.environments import check
+    from remotely_rl.runs.hooks import Hook
     from remotely_rl.supervision import CrashReport
     from remotely_rl.vector import VectorEnv
 
 __all__ = [
     "Agent",
     "CrashReport",
+    "Hook",
     "TrainingError",
     "VectorEnv",
     "a2c",
@@ -74,6 +76,7 @@ _HOMES = {
     "Agent": "remotely_rl.agents.agent",
     "load": "remotely_rl.agents.agent",
     "CrashReport": "remotely_rl.supervision",
+    "Hook": "remotely_rl.runs.hooks",
     "VectorEnv": "remotely_rl.vector",
     "check": "remotely_rl.environments",
     "dial_in": "remotely_rl.acting.dial_in",

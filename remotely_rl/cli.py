@@ -79,13 +79,21 @@ def _train_command(name: str) -> click.Command:
     @click.option("--run", metavar="DIR", help="Folder of the run, which must be new.  [in runs/]")
     @click.option("--resume", metavar="RUN", help="Resume this run; options given here win.")
     @click.option(
+        "--hook", metavar="FILE.py:NAME", multiple=True, help="A Hook of your own; may be repeated."
+    )
+    @click.option(
         "--address", metavar="ADDRESS", help="HOST:PORT, or ray:local.  [one of this process]"
     )
     def train_one(
-        model: str | None, run: str | None, resume: str | None, address: str | None, **given: Any
+        model: str | None,
+        run: str | None,
+        resume: str | None,
+        hook: Sequence[str],
+        address: str | None,
+        **given: Any,
     ) -> None:
         from remotely_rl.acting import cluster  # noqa: PLC0415 - imports much, --help needs none
-        from remotely_rl.runs import training  # noqa: PLC0415 - as above
+        from remotely_rl.runs import hooks, training  # noqa: PLC0415 - as above
 
         given = {name: value for name, value in given.items() if value is not None}
         with told():
@@ -97,7 +105,8 @@ def _train_command(name: str) -> click.Command:
                 config = training.config_of(module.Config, name, resume, given)
             if address is not None:
                 cluster.connect(config.processes, address)
-            result = module.train(config, model_of(model), run=run, resume=resume)
+            made = [hooks.made(named_in("--hook", name), name) for name in hook]
+            result = module.train(config, model_of(model), run=run, resume=resume, hooks=made)
         if result.new_steps == 0:
             again = "next" if resume else "first"
             raise click.ClickException(
@@ -119,7 +128,7 @@ LIMITS = (
 # In which group the options are that are no fields.
 TRAIN_OPTIONS = {
     "Learning": ("model",),
-    "Run": ("run", "resume"),
+    "Run": ("run", "resume", "hook"),
     "Machine": ("address",),
 }
 

@@ -20,6 +20,7 @@ from remotely.client.client import Client
 from remotely.engine import PROMISED, Options
 from remotely.engines.in_process import InProcess
 from remotely.engines.ray import PROMISES as ON_RAY
+from remotely.master import actors
 from remotely.ops.launchers import LAUNCHERS
 from remotely.protocol import control, wire
 from remotely.protocol.lease import TIMES
@@ -154,6 +155,17 @@ def other_libraries() -> str:
     return table(["`remotely_rl`", *other_names.LIBRARIES], rows)
 
 
+def lives() -> str:
+    """Return what follows from each event in the life of an actor."""
+    rows = []
+    for event, moves, steps in actors.RULES:
+        afters = {after: [b.value for b in moves if moves[b] is after] for after in moves.values()}
+        states = [f"{', '.join(befores)} → {after.value}" for after, befores in afters.items()]
+        said = ", ".join(step.__name__.replace("_", " ") for step in steps)
+        rows.append([event.value, "; ".join(states), said])
+    return table(["event", "state", "instructions"], rows)
+
+
 def seats() -> str:
     rows = [
         [
@@ -203,6 +215,7 @@ PAGES = {
         "remotely_rl": packages("remotely_rl"),
         "calls": calls,
         "messages": messages,
+        "lives": lives,
         "options": options,
     },
     "environments.md": {"seats": seats},

@@ -1,4 +1,4 @@
-"""Which key may what, and whose word the master believes.  Pure: lists and digests.
+"""The keys: what the holder of each may do, and how far the master believes its word.
 
     a key that master.key lists    is a client's or a worker's, until it is taken off the list
     a delegate                     is a client's, inside of one actor, for as long as that lives
@@ -7,6 +7,13 @@ A delegate is the key of an actor that makes calls of its own.  The actor makes 
 first needs it, and its secret never leaves that process; its worker tells the master the public
 half; the other actors' doors ask, when such a key first knocks, whether it may call.  So nobody is
 told of keys that never knock there, and whoever was told is told of the end.
+
+    worker A    this actor, which I house, has this key         Delegate, answered by Delegated
+    worker B    this key knocks at an actor of mine: may it?    MayCall, answered by Caller
+    master      it may not any more, as its actor has ended     Caller, to all who were told
+
+A master that was started again does not know a key before the worker of its actor is back.  Till
+then, or until it has waited long enough, the question is held.
 
 Three things bind what peers say of themselves.
 
@@ -28,7 +35,7 @@ tickets that an actor could check by itself (none can be revoked, and CURVE keys
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -67,8 +74,8 @@ class Admission:
         self.relist(client_keys, worker_keys)
         self.seals = Seals(secret)
         self._actors: Index[bytes, str] = Index()  # by their delegate
-        self._delegates: dict[str, bytes] = {}  # the reverse
-        self._told: Index[bytes, str] = Index()  # workers, by a delegate that they asked about
+        self.delegates: dict[str, bytes] = {}  # the reverse
+        self.told: Index[bytes, str] = Index()  # workers, by a delegate that they asked about
         self._asked: Index[str, bytes] = Index()  # the reverse
 
     def relist(self, client_keys: Iterable[bytes], worker_keys: Iterable[bytes]) -> None:
@@ -122,7 +129,7 @@ class Admission:
         """
         if len(key) != 40 or key in self._clients or key in self._workers:
             return False
-        if self._delegates.setdefault(actor, key) != key:
+        if self.delegates.setdefault(actor, key) != key:
             return False
         self._actors.add(key, actor)
         return True
@@ -130,21 +137,21 @@ class Admission:
     def note_told(self, worker: str, key: bytes) -> None:
         """A worker lets this delegate in, and so has to hear of its end."""
         if key in self._actors:
-            self._told.add(key, worker)
+            self.told.add(key, worker)
             self._asked.add(worker, key)
 
     def remove_worker(self, worker: str) -> None:
         """A worker has ended, and lets nobody in."""
         for key in self._asked.pop(worker):
-            self._told.discard(key, worker)
+            self.told.discard(key, worker)
 
     def end(self, actor: str) -> tuple[bytes, list[str]]:
         """Take an actor's delegate back; return it, and the workers that have to hear of it."""
-        key = self._delegates.pop(actor, b"")
+        key = self.delegates.pop(actor, b"")
         self._actors.discard(key, actor)
         if key in self._actors:
             return b"", []
-        told = self._told.pop(key)
+        told = self.told.pop(key)
         for worker in told:
             self._asked.discard(worker, key)
         return key, told
@@ -153,3 +160,54 @@ class Admission:
 def _check_id(role: str, key: bytes, nonce: str, said: str) -> None:
     if said != bound_id(role, key, nonce):
         raise NotAllowed(f"this {role}'s id is not that of its key")
+
+
+class Delegates:
+    """Tells workers which keys are those of delegates, and which no longer are."""
+
+    def __init__(self, tell: Callable[[str, msgspec.Struct], None], admission: Admission) -> None:
+        self._tell = tell
+        self._admission = admission
+        self.askers: Index[bytes, str] = Index()  # workers, by a key that nobody knew
+        self._unanswered: Index[str, bytes] = Index()  # the reverse
+
+    def delegate(self, worker: str, request: control.Request, key: bytes) -> None:
+        """An actor that lives there makes calls with a key of its own, if its own is listed."""
+        if self._admission.is_listed(request.key) and self._admission.delegate(request.actor, key):
+            self._tell(worker, control.Delegated(actor=request.actor))
+            self._answer_all(key)
+
+    def take_back(self, actor: str) -> None:
+        """An actor makes no calls any more: whoever let it in is told."""
+        key, told = self._admission.end(actor)
+        for worker in told:
+            self._tell(worker, control.Caller(key=key, admitted=False))
+
+    def ask(self, worker: str, key: bytes, may_come_back: bool) -> None:
+        """Tell a worker whether this key may call; later, if its actor may come back."""
+        if may_come_back and self._admission.role_of(key) is None:
+            self.askers.add(key, worker)
+            self._unanswered.add(worker, key)
+        else:
+            self._answer(worker, key)
+
+    def give_up(self) -> None:
+        """No actor comes back any more: who asked of a key is told that it may not."""
+        for key in list(self.askers):
+            self._answer_all(key)
+
+    def remove_worker(self, worker: str) -> None:
+        """A worker has ended, and lets nobody in."""
+        self._admission.remove_worker(worker)
+        for key in self._unanswered.pop(worker):
+            self.askers.discard(key, worker)
+
+    def _answer_all(self, key: bytes) -> None:
+        for worker in self.askers.pop(key):
+            self._unanswered.discard(worker, key)
+            self._answer(worker, key)
+
+    def _answer(self, worker: str, key: bytes) -> None:
+        admitted = self._admission.role_of(key) == "client"
+        self._admission.note_told(worker, key)
+        self._tell(worker, control.Caller(key=key, admitted=admitted))

@@ -22,101 +22,83 @@ Pure.  Refused: to serve strictly in the order of asking, because one request th
 others; and to count how often each is overtaken, because many small ones do that in a second.
 """
 
-from collections.abc import Callable, Set
-from dataclasses import dataclass
+from collections.abc import Set
 
-from remotely.master.affinity import workers_for
-from remotely.master.state import Kept, State
+from remotely.master.state import Kept, State, Vain
 from remotely.master.waiting import Waiter, gang_of
 from remotely.protocol.lease import KEPT_S, OVERTAKEN_S
 
 
-@dataclass
-class Vain:
-    """Room was kept in vain."""
+def release_if_ready(state: State) -> tuple[bool, Waiter | None]:
+    """Release the room that is kept, if it is free by now or nobody waits for it any more.
 
-    workers: Set[str]  # there
-    pause_s: float  # the last, after all were tried
-    until: float  # it is kept again
+    Returns whether it did, so that others may have what is left of it; and the request to be served
+    first.
+    """
+    if state.kept is None:
+        return False, None
+    waiter = state.waiting.get(state.kept.actor)
+    if waiter is not None and any(state.workers.ledger.lacks):
+        return False, None
+    _release(state)
+    return True, waiter
 
 
-class KeptRoom:
-    """Keeps room in the ledger.  `serve` places a request that waits, if that fits now."""
+def review(state: State) -> bool:
+    """Choose again for which request room is kept, and where; true if others may have some."""
+    ledger, before = state.workers.ledger, state.kept
+    kept, keepers = ledger.kept, ledger.keepers
+    _release(state)
+    if before is not None and (waiter := state.waiting.get(before.actor)) is not None:
+        _keep(state, waiter, before, keepers)
+    state.vain = {actor: vain for actor, vain in state.vain.items() if actor in state.waiting}
+    for waiter in state.waiting.firsts():
+        if state.kept is None and _is_overtaken(state, waiter):
+            _keep(state, waiter)
+    return bool(kept) and kept != ledger.kept
 
-    def __init__(self, state: State, serve: Callable[[Waiter], bool]) -> None:
-        self._state = state
-        self._serve = serve
-        self._vain: dict[str, Vain] = {}  # by actor
 
-    def use(self) -> bool:
-        """Place the one for whom room is kept, if that room is free by now.
+def _release(state: State) -> None:
+    state.workers.ledger.let_go()
+    state.kept = None
 
-        Returns whether no room is kept any more, and others may have what is left of it.
-        """
-        state, ledger = self._state, self._state.workers.ledger
-        if state.kept is None:
-            return False
-        waiter = state.waiting.get(state.kept.actor)
-        if waiter is not None and any(ledger.lacks):
-            return False
-        self._let_go()
-        if waiter is not None and self._serve(waiter):
-            state.waiting.remove_if_same(waiter)
-        return True
 
-    def review(self) -> bool:
-        """Look again for whom room is kept, and where; true if others may have what was kept."""
-        state, ledger, before = self._state, self._state.workers.ledger, self._state.kept
-        kept, keepers = ledger.kept, ledger.keepers
-        self._let_go()
-        if before is not None and (waiter := state.waiting.get(before.actor)) is not None:
-            self._keep(waiter, before, keepers)
-        self._vain = {actor: v for actor, v in self._vain.items() if state.waiting.get(actor)}
-        for waiter in state.waiting.firsts():
-            if state.kept is None and self._is_overtaken(waiter):
-                self._keep(waiter)
-        return bool(kept) and kept != ledger.kept
+def _is_overtaken(state: State, waiter: Waiter) -> bool:
+    """Tell whether a request waits for room and nothing else, and has for long."""
+    request, vain = waiter.request, state.vain.get(waiter.request.actor)
+    return (
+        state.now >= (vain.until if vain else waiter.since + OVERTAKEN_S)
+        and not (request.named and state.actors.ending(request.name))
+        and state.has_asked_whole(request)
+    )
 
-    def _let_go(self) -> None:
-        self._state.workers.ledger.let_go()
-        self._state.kept = None
 
-    def _is_overtaken(self, waiter: Waiter) -> bool:
-        """Tell whether a request waits for room and nothing else, and has for long."""
-        state, request = self._state, waiter.request
-        vain = self._vain.get(request.actor)
-        return (
-            state.now >= (vain.until if vain else waiter.since + OVERTAKEN_S)
-            and not (request.named and state.actors.ending(request.name))
-            and state.has_asked_whole(request)
-        )
-
-    def _keep(
-        self, waiter: Waiter, before: Kept | None = None, workers: Set[str] = frozenset()
-    ) -> None:
-        """Keep room for a request, if that can be; `before`, it was kept on `workers`."""
-        state, actor = self._state, waiter.request.actor
-        ledger, now = state.workers.ledger, state.now
-        vain = self._vain.get(actor, Vain(frozenset(), OVERTAKEN_S, 0.0))
-        self._take(waiter, best=workers, worst=vain.workers)
-        gained_at = now
-        if before is not None and not any(map(int.__lt__, ledger.lacks, before.lacks)):
-            gained_at = before.gained_at
-        if now >= gained_at + KEPT_S:
+def _keep(
+    state: State, waiter: Waiter, before: Kept | None = None, workers: Set[str] = frozenset()
+) -> None:
+    """Keep room for a request, if that can be; `before`, it was kept on `workers`."""
+    actor, ledger, now = waiter.request.actor, state.workers.ledger, state.now
+    vain = state.vain.get(actor, Vain(frozenset(), OVERTAKEN_S, 0.0))
+    _take(state, waiter, best=workers, worst=vain.workers)
+    gained_at = now
+    if before is not None and not any(map(int.__lt__, ledger.lacks, before.lacks)):
+        gained_at = before.gained_at
+    if now >= gained_at + KEPT_S:
+        ledger.let_go()
+        gained_at, tried = now, vain.workers | workers
+        _take(state, waiter, best=frozenset(), worst=tried)
+        if ledger.keepers & tried:  # nowhere else
             ledger.let_go()
-            gained_at, tried = now, vain.workers | workers
-            self._take(waiter, best=frozenset(), worst=tried)
-            if ledger.keepers & tried:  # nowhere else
-                ledger.let_go()
-                pause_s = 2 * vain.pause_s
-                self._vain[actor] = Vain(frozenset(), pause_s, now + pause_s)
-            else:
-                self._vain[actor] = Vain(tried, vain.pause_s, now)
-        if ledger.kept:
-            state.kept = Kept(actor, waiter.request.class_name, gained_at, ledger.lacks)
+            pause_s = 2 * vain.pause_s
+            state.vain[actor] = Vain(frozenset(), pause_s, now + pause_s)
+        else:
+            state.vain[actor] = Vain(tried, vain.pause_s, now)
+    if ledger.kept:
+        state.kept = Kept(actor, waiter.request.class_name, gained_at, ledger.lacks)
 
-    def _take(self, waiter: Waiter, best: Set[str], worst: Set[str]) -> None:
-        state, request = self._state, waiter.request
-        count = state.waiting.gang_size(gang_of(request)) or 1
-        needs = request.resources, request.python, count, workers_for(request, state)
-        state.workers.ledger.keep(*needs, best, worst)
+
+def _take(state: State, waiter: Waiter, best: Set[str], worst: Set[str]) -> None:
+    request = waiter.request
+    count = state.waiting.gang_size(gang_of(request)) or 1
+    needs = request.resources, request.python, count, state.workers_for(request)
+    state.workers.ledger.keep(*needs, best, worst)

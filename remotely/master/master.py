@@ -2,7 +2,14 @@
 
 It is never on the path of a call, and holds nothing that a worker does not know: after a restart
 the workers register again, with their actors.  It unpickles nothing; it never sees a class.
-What it knows is in registry.py; here are its socket, its clock, and the processes that it watches.
+What it knows and decides is in core.py; here are its socket, its clock, and the processes that it
+watches.
+
+    1. a message comes along a route, or a clock or a process says something
+    2. the core takes that in as an event, and returns instructions
+    3. each is done in turn: most of them send a message
+    4. a message that cannot be sent is an event too, whose instructions come last: so a request
+       whose worker cannot be reached is placed again, after all others were told
 
 A route is proved by sending a tick along it: libzmq's own heartbeat drops the routes of peers that
 are gone, and a send to such a route fails.  That does not need the peer's Python to run, so a
@@ -17,7 +24,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -27,7 +35,8 @@ from remotely.errors import NotAllowed, RemotelyError
 from remotely.machine import daemons, interfaces, pid_file, signal_pipe, this_machine
 from remotely.master import guests
 from remotely.master.admission import Admission
-from remotely.master.registry import Registry
+from remotely.master.core import Core
+from remotely.master.state import Instruction, LetGo, Log, Probe, Tell
 from remotely.protocol import control
 from remotely.protocol.configs import MasterConfig
 from remotely.protocol.lease import LEASE_S, LEAVE_S, TICK_EVERY_S
@@ -70,9 +79,7 @@ class Master:
         )
         self._learns_until = time.monotonic() + LEASE_S if config.learns else 0.0
         self._leave_by = 0.0  # not zero: the cluster is being stopped
-        self._registry = Registry(
-            self._tell,
-            self._let_go,
+        self.core = Core(
             self._admission,
             LEASE_S,
             learns_until=self._learns_until,
@@ -132,39 +139,41 @@ class Master:
             case control.Hello(session=who):
                 hello = self._admission.vet_client(message, key)
                 self._take(who, route, key)
-                if self._registry.greet(hello, key, now) and message.host == self._host:
-                    self._watch(who, message.pid, lambda: self._registry.end_session(who))
-                self._hear_held(route, who, self._registry.hear_client)
+                self._do(self.core.greet(hello, key, now))
+                if message.host == self._host:
+                    end = lambda now: self.core.end_session(who, now)
+                    self._watch(who, message.pid, end)
+                self._hear_held(route, who, self.core.hear_client)
             case control.Register(worker=who):
                 before = self._admission.vet_worker(message, key)
                 message = guests.vouch(message, key, self._admission.seals)
-                if refusal := self._registry.why_not(message, before, now):
-                    self._send(route, refusal)
-                    return
+                if guests.is_guest(message):
+                    self._do(self.core.replace_guests(before, now))
+                    if refusal := guests.why_not(message, self.core.state):
+                        self._send(route, refusal)
+                        return
                 self._take(who, route, key)
                 if guests.is_guest(message):
                     self._guests[sockets.fd_of(sender)] = who
                 is_near = message.host == self._host and self._is_from_here(sender)
-                if self._registry.enlist(message, now, is_near, before) and is_near:
-                    why = (
-                        "its process ended"
-                        if guests.is_guest(message)
-                        else "its worker's process ended"
-                    )
-                    end = lambda: self._registry.remove_worker(who, why, may_return=True)
+                self._do(self.core.enlist(message, now, is_near, before))
+                if is_near:
+                    is_guest = guests.is_guest(message)
+                    why = "its process ended" if is_guest else "its worker's process ended"
+                    end = lambda now: self.core.remove_worker(who, why, now, may_return=True)
                     self._watch(who, message.pid, end)
-                self._hear_held(route, who, self._registry.hear_worker)
+                self._hear_held(route, who, self.core.hear_worker)
                 if who in self._routes:
-                    self._registry.settle(message)
+                    self._do(self.core.settle(message))
                 self._zap.review(self._admission.role_of)
             case control.AskRelay():  # of a process that is about to register
-                self._send(route, self._registry.relay_for_guest())
+                self._send(route, self.core.relay_for_guest())
             case _ if (known := self._peers.get(route)) is None:
                 self._hold(route, message)
             case _ if role == "client":
-                self._registry.hear_client(known, message, now)
+                self._do(self.core.hear_client(known, message, now))
             case _:
-                self._registry.hear_worker(known, message, now)
+                self._do(self.core.hear_worker(known, message, now))
 
     def _see_cut(self, frames: list[zmq.Frame]) -> None:
         """A connection has ended.  If it was a guest's, see to that when its route is gone too.
@@ -180,7 +189,7 @@ class Master:
         if not self._tell(who, control.Tick()):  # else another connection had this number before
             if self._guests.get(fd) == who:
                 del self._guests[fd]
-            self._registry.remove_worker(who, guests.CUT)
+            self._do(self.core.remove_worker(who, guests.CUT, time.monotonic()))
 
     def _is_from_here(self, sender: zmq.Frame) -> bool:
         """Tell whether a peer connects from this machine, whatever it says of itself."""
@@ -210,11 +219,14 @@ class Master:
             self._loop.unwatch(pidfd)
             os.close(pidfd)
 
-    def _watch(self, who: str, pid: int, on_end: Callable[[], None]) -> None:
-        """See a process of this host end at once, however it ends.
+    def _watch(self, who: str, pid: int, end: Callable[[float], list[Instruction]]) -> None:
+        """See a process of this host end at once, however it ends; once, if its peer is back.
 
         Without a descriptor to see it by, or a number that can be looked up, its lease will tell.
         """
+        if who in self._pidfds:
+            return
+        on_end = lambda: self._do(end(time.monotonic()))
         try:
             self._pidfds[who] = pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -245,11 +257,30 @@ class Master:
         return True
 
     def _hear_held(
-        self, route: bytes, who: str, hear: Callable[[str, object, float], None]
+        self, route: bytes, who: str, hear: Callable[[str, object, float], list[Instruction]]
     ) -> None:
         for message in self._held.pop(route, ()):
             if self._peers.get(route) == who:  # and not after its last word
-                hear(who, message, time.monotonic())
+                self._do(hear(who, message, time.monotonic()))
+
+    # --- going out --------------------------------------------------------------------------------
+
+    def _do(self, instructions: Iterable[Instruction]) -> None:
+        """Do what the core says, and what it says of each message that could not be sent."""
+        left = deque(instructions)
+        while left:
+            match left.popleft():
+                case Tell(who=who, message=message):
+                    if not self._tell(who, message):
+                        left.extend(self.core.lose_route(who, time.monotonic()))
+                case LetGo(who=who):
+                    self._let_go(who)
+                case Probe(worker=worker, asker=asker, question=question):
+                    if not self._tell(worker, control.Tick()):
+                        left.extend(self.core.lose_route(worker, time.monotonic()))
+                    left.extend(self.core.locate(asker, question))
+                case Log(sentence=sentence):
+                    log.warning("%s", sentence)
 
     def _tell(self, who: str, message: msgspec.Struct) -> bool:
         """Return whether it can be reached now."""
@@ -260,16 +291,15 @@ class Master:
         now = time.monotonic()
         away_s = now - self._ticked - TICK_EVERY_S
         if away_s > TICK_EVERY_S:  # stopped, or starved: nobody could renew meanwhile
-            self._registry.extend_leases(away_s)
+            self.core.extend_leases(away_s)
         self._ticked = now
         for route, who in list(self._peers.items()):
             if self._send_bytes(route, TICK):
-                self._registry.renew(who, now)
+                self.core.renew(who, now)
             else:
-                self._registry.lose_route(who, now)
+                self._do(self.core.lose_route(who, now))
         self._held = {r: held for r, held in self._held.items() if self._send_bytes(r, TICK)}
-        for sentence in self._registry.expire(now):
-            log.warning("%s", sentence)
+        self._do(self.core.expire(now))
 
     # --- keys -------------------------------------------------------------------------------------
 
@@ -286,13 +316,14 @@ class Master:
         if not self._key_file:
             return
         self._key = load_master(Path(self._key_file))
-        self._registry.list_keys(self._key.client_keys, self._key.worker_keys)
+        self._do(self.core.list_keys(self._key.client_keys, self._key.worker_keys))
         for who, key in list(self._keys.items()):
             if self._admission.role_of(key) is None:
                 log.warning("a key was revoked; its holder has to go")
                 self._tell(who, control.Refused(error="NotAllowed", why=REVOKED))
-                self._registry.remove_worker(who, "the key of its worker was revoked")
-                self._registry.end_session(who)
+                now, why = time.monotonic(), "the key of its worker was revoked"
+                self._do(self.core.remove_worker(who, why, now))
+                self._do(self.core.end_session(who, now))
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -308,14 +339,15 @@ class Master:
         """End the cluster: every worker ends its actors and itself, and then so do we."""
         if not self._leave_by:
             self._leave_by = time.monotonic() + LEAVE_S
-            self._registry.close()
+            self._do(self.core.close())
             self._loop.every(0.02, self._see_off)
 
     def _see_off(self) -> None:
-        for name in self._registry.workers:
+        now = time.monotonic()
+        for name in self.core.workers:
             if not self._send_bytes(self._routes[name], TICK):
-                self._registry.remove_worker(name, "the cluster was stopped")
-        if not self._registry.workers or time.monotonic() > self._leave_by:
+                self._do(self.core.remove_worker(name, "the cluster was stopped", now))
+        if not self.core.workers or now > self._leave_by:
             self._loop.stop()
 
 

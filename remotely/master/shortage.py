@@ -1,17 +1,14 @@
-"""What to say where there is no room: what is asked for, what is free, who has it, what to do.
+"""The sentences about a lack of room: what is asked for, what is free, who has it, what to do.
 
-Pure.  The master calls it for a request that waits or is refused; the sentences reach the user in
-NoResources, or on the terminal of a script that waits.
+They reach the user in NoResources, or on the terminal of a script that waits.
 """
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from remotely.master.actor_table import ActorRecord
-from remotely.master.affinity import workers_for
-from remotely.master.state import State
+from remotely.master.state import ActorRecord, State
 from remotely.master.waiting import gang_of
 from remotely.protocol import control
 from remotely.protocol.resources import Resources, listed
@@ -35,7 +32,7 @@ def why_it_waits(request: control.Request, state: State) -> str:
     if not state.workers.records:
         return "no machine has joined the cluster"
     away = who_may_return(state.workers.away(), state.is_learning)
-    where, among = _where(request, state), workers_for(request, state)
+    where, among = _where(request, state), state.workers_for(request)
     if among is not None and among <= state.workers.ledger.away:
         return f"{request.class_name} is to be {where}{away}"
     asked, actors = request.resources, state.actors.records
@@ -59,28 +56,57 @@ def why_it_waits(request: control.Request, state: State) -> str:
     return why + away
 
 
-def why_it_never_fits(
-    request: control.Request, count: int, among: Collection[str] | None, state: State
-) -> str | None:
-    """Return why `count` of a group can never live at once; None if they can."""
+def why_never(request: control.Request, count: int, state: State) -> tuple[str, str] | None:
+    """Return the error and the words for `count` of a request, which can never live at once.
+
+    None if they can, or if there may be room where a machine or an actor comes back.
+    """
     ledger = state.workers.ledger
+    if why := why_nowhere(request, state):
+        return "NoResources", why
+    among = state.workers_for(request)
+    if state.is_learning or (among is not None and not among):
+        return None
+    embedded = state.workers.only_size() if state.is_embedded else None
+    if why := ledger.why_never(request.resources, request.python, among):
+        if request.python not in ledger.pythons:
+            return "VersionMismatch", why
+        if embedded is not None:
+            why += f". {way_out(request.resources, embedded, state.uncounted)}"
+        return "NoResources", why
+    if count == 1:
+        return None
     fitting = ledger.copies_in_all(request.resources, request.python, count, among)
     if fitting >= count:
         return None
-    return why_never_together(
-        request.class_name,
-        count,
-        request.resources,
-        fitting,
-        state.workers.only_size() if state.is_embedded else None,
-        state.uncounted,
+    return "NoResources", why_never_together(
+        request.class_name, count, request.resources, fitting, embedded, state.uncounted
     )
+
+
+def why_nowhere(request: control.Request, state: State) -> str | None:
+    """Return why there is no place as a request names it, and will not be; None if there may be."""
+    if state.is_learning:
+        return None
+    if request.machine and not state.workers.on_machine(request.machine):
+        names = state.workers.machines()
+        be = "is" if len(names) == 1 else "are"
+        return (
+            f"no machine of this cluster is named {request.machine!r}: there {be} {listed(names)}"
+        )
+    if not request.near or request.near in state.restarts.due:
+        return None
+    if (record := state.actors.records.get(request.near)) is None:
+        return "the actor that it is to be near has ended, or has no place yet"
+    if record.worker in state.workers and not state.workers_for(request):
+        return f"the actor that it is to be near is on another machine than {request.machine!r}"
+    return None
 
 
 def _where(request: control.Request, state: State) -> str:
     where = [f"on {request.machine}"] if request.machine else []
     if request.near:
-        between = ", which is between two lives" if request.near in state.restarts else ""
+        between = ", which is between two lives" if request.near in state.restarts.due else ""
         where.append(f"near another actor{between}")
     return listed(where) if where else ""
 

@@ -1,11 +1,9 @@
-"""What a status tells of each peer: of a worker what it has, what is free and who lives there."""
+"""The status of a cluster: what each worker has, what is free, and which actors live there."""
 
 from collections import Counter
 
-from remotely.master.actor_table import ActorRecord
-from remotely.master.placement import Ledger
-from remotely.master.state import State
-from remotely.master.worker_table import WorkerRecord
+from remotely.master.ledger import Ledger
+from remotely.master.state import ActorRecord, State, WorkerRecord
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
 

@@ -1,17 +1,17 @@
-"""Who waits for room, and whose turn it is.
+"""The queue of placement requests, and the order in which they are retried.
 
 Requests that ask for the same stand in one line.  When there is new room, the first of each line is
 tried, in the order of asking; one that has to wait on speaks for all behind it.  So a thousand that
 wait in vain for the same cost what one does, and who asks for little still overtakes who asks for
 more than there is, though not for ever (kept_room.py).  A group is a line of its own, and its first
-speaks for all: they are placed together, or wait together.  Those who want the same name are one
-too: it may not be free yet.
+speaks for all: they are placed together, or wait together.  Requests for the same name are one too:
+it may not be free yet.
 """
 
 import heapq
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from remotely.protocol.resources import Resources
 
 
 class Kind(NamedTuple):
-    """What those ask for who stand in one line."""
+    """What the requests of one line ask for."""
 
     resources: Resources
     python: str
@@ -38,20 +38,16 @@ class Waiter:
     number: int  # in the order of asking
     session: str
     place: control.Place
+    since: float
     deadline: float
 
     @property
     def request(self) -> control.Request:
         return self.place.request
 
-    @property
-    def since(self) -> float:
-        """When it asked."""
-        return self.deadline - self.place.patience_s
-
 
 class WaitingList:
-    """Those who wait, one request an actor."""
+    """The requests that wait, one an actor."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -70,9 +66,16 @@ class WaitingList:
         """Return the request of an actor that waits."""
         return self._waiters.get(actor)
 
-    def add(self, session: str, place: control.Place, deadline: float) -> None:
+    def __contains__(self, actor: object) -> bool:
+        return actor in self._waiters
+
+    def __iter__(self) -> Iterator[Waiter]:
+        return iter(self._waiters.values())
+
+    def add(self, session: str, place: control.Place, since: float, deadline: float) -> Waiter:
         """Have a request wait behind all others; the same actor's earlier one is to be removed."""
-        request, waiter = place.request, Waiter(next(self._numbers), session, place, deadline)
+        request = place.request
+        waiter = Waiter(next(self._numbers), session, place, since, deadline)
         self._waiters[request.actor] = waiter
         self._queues.setdefault(_kind(request), OrderedDict())[request.actor] = waiter
         self._by_session.add(session, request.actor)
@@ -82,6 +85,7 @@ class WaitingList:
             self._by_gang.add(gang, request.actor)
         if request.near:
             self._by_near.add(request.near, request.actor)
+        return waiter
 
     def remove(self, actor: str) -> Waiter | None:
         """Have an actor wait no longer; return its request, if it did."""
@@ -97,17 +101,12 @@ class WaitingList:
         self._by_near.discard(kind.near, actor)
         return waiter
 
-    def remove_if_same(self, waiter: Waiter) -> None:
-        """A request is served; its actor may have asked anew meanwhile."""
-        if self._waiters.get(waiter.request.actor) is waiter:
-            self.remove(waiter.request.actor)
-
     def remove_session(self, session: str) -> None:
         for actor in self._by_session.of(session):
             self.remove(actor)
 
     def for_name(self, name: str) -> list[Waiter]:
-        """Return who waits for an actor of this name, as its user named it."""
+        """Return the requests for an actor of this name, if its user named it."""
         return [self._waiters[actor] for actor in self._by_name.of(name)]
 
     def gang_size(self, gang: str) -> int:
@@ -115,7 +114,7 @@ class WaitingList:
         return self._by_gang.count(gang)
 
     def gang(self, gang: str) -> list[Waiter]:
-        """Return who of a group waits."""
+        """Return the requests of a group that wait."""
         return [self._waiters[actor] for actor in self._by_gang.of(gang)]
 
     def any_near(self, actor: str) -> bool:
@@ -123,19 +122,18 @@ class WaitingList:
         return actor in self._by_near
 
     def overdue(self, now: float) -> list[Waiter]:
-        """Return who has waited long enough.  This looks at all, as once a second it may."""
+        """Return those that have waited long enough.  This looks at all, once a second."""
         return [waiter for waiter in self._waiters.values() if waiter.deadline <= now]
 
     def firsts(self) -> list[Waiter]:
         """Return the first of each line, in the order of asking."""
         return sorted(map(self._first, self._queues), key=lambda waiter: waiter.number)
 
-    def serve(
-        self, may_fit: Callable[[Resources, str], bool], is_served: Callable[[Waiter], bool]
-    ) -> None:
-        """Try those for whom there may be room, in the order of asking; remove who is served.
+    def turns(self, may_fit: Callable[[Resources, str], bool]) -> Iterator[Waiter]:
+        """Go through the requests for which there may be room, in the order of asking.
 
-        `is_served` may remove others.
+        A request that is still there when the next is asked for has to wait, and speaks for its
+        line: that has no more turns.
         """
         turns = [
             (self._first(kind).number, kind) for kind in self._queues if may_fit(kind[0], kind[1])
@@ -147,9 +145,9 @@ class WaitingList:
                 continue
             first = self._first(kind)
             if first.number == number:
-                if not is_served(first):
+                yield first
+                if self._waiters.get(first.request.actor) is first:
                     continue
-                self.remove_if_same(first)
             if kind in self._queues:
                 heapq.heappush(turns, (self._first(kind).number, kind))
 

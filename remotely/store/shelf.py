@@ -66,9 +66,6 @@ class Shelf:
         self._lock = threading.Lock()
         self._values: dict[bytes, Value] = {}
 
-    def __len__(self) -> int:
-        return len(self._values)
-
     def __contains__(self, name: bytes) -> bool:
         return name in self._values
 

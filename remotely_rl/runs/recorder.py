@@ -31,6 +31,7 @@ class Recorder:
         tally: Tally,
         content: Callable[[Path], dict[str, Any] | None],
         progress: Progress | None = None,
+        on_row: Callable[[metrics.Row], None] = lambda row: None,
     ):
         """`content(path)` returns what the checkpoint at this path holds, or None for none.
 
@@ -41,6 +42,7 @@ class Recorder:
         self._config = config
         self._tally = tally
         self._content = content
+        self._on_row = on_row  # may add columns
         self._clipping = ClippingReport(config.clips_rewards_at)
         began = tally.counters.seconds
         self._writer = metrics.Writer(folder.path, resumed_at_s=began)
@@ -106,6 +108,7 @@ class Recorder:
     def _write_row(self, now: float) -> None:
         self._has_curve = self._has_curve or bool(self._tally.recent)
         row = self._tally.close(now)
+        self._on_row(row)
         with self._disk(self._folder.metrics):
             self._writer.write(row)
         self._progress.show(row)

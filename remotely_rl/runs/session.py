@@ -62,13 +62,14 @@ from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.stream import Stream
 from remotely_rl.config import Common
 from remotely_rl.environments import Episode, name_of
-from remotely_rl.errors import LearnerLost
+from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.trajectory import Trajectory, columns, stack
 from remotely_rl.learning.all_reduce import AllReduce
-from remotely_rl.learning.learner import Learner, gpu_lost
+from remotely_rl.learning.learner import Learner, LearningRate, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import Threads, waited_s
 from remotely_rl.runs import run_folder
+from remotely_rl.runs.hooks import COEFFICIENTS, Hook, Hooks
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.progress import Progress
 from remotely_rl.runs.recorder import Recorder
@@ -192,6 +193,7 @@ class Session(Generic[C]):
     in its loop     take, collect, gather, count         rollouts, waited for in slices and counted
                     spending, learnt, count_update       what an update has taken and found
                     over, tick, progress                 whether to stop; what is due; the schedule
+    to hooks        stop, change                         its end, and coefficients (hooks.py)
     to its user     say, warn                            lines that stay on the terminal
     """
 
@@ -214,6 +216,7 @@ class Session(Generic[C]):
         clock: Callable[[], float] = time.monotonic,
         process: "Process | None" = None,
         follows: Callable[[], str] | None = None,
+        hooks: Sequence[Hook] = (),
     ):
         """`follows`, of a session that is not the run's own, says why it is to end, once it is."""
         self.folder = folder
@@ -230,11 +233,18 @@ class Session(Generic[C]):
         self._ended = ""  # why the run stops, once it does
         self._follows = follows
         self._title = f"{algorithm} on {name_of(config.env)}"
+        self._hooks = Hooks(self, hooks)
         # None for a learner that is not the first of its run, which records what all have done.
         self._recorder: Recorder | None = None
         if follows is None:
             self._recorder = Recorder(
-                folder, self._title, config, self.tally, self._checkpoint_content, progress
+                folder,
+                self._title,
+                config,
+                self.tally,
+                self._checkpoint_content,
+                progress,
+                on_row=self._hooks.row,
             )
             self.crashes = Crashes(self.say, config.max_crash_rate, keep=Logbook(folder.crashes))
         else:  # the terminal of the run shows as an actor's what this process prints
@@ -254,6 +264,11 @@ class Session(Generic[C]):
             self._process.listen()
         for text in (f"{self._title}: {self.folder.path}", *self.opening):
             self.say(text)
+        try:
+            self._hooks.start()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
         return self
 
     def __exit__(
@@ -315,6 +330,7 @@ class Session(Generic[C]):
         """Counts rollouts in; returns their trajectories side by side."""
         for rollout in rollouts:
             self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
+        self._hooks.rollout(rollouts)
         return stack([rollout.trajectory for rollout in rollouts])
 
     def take(self, actors: Rounds) -> list[Rollout]:
@@ -331,6 +347,7 @@ class Session(Generic[C]):
         if self.others is None:
             for rollout in rollouts:
                 self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
+        self._hooks.rollout(rollouts)
         if not rollouts and self._recorder is not None:
             # No checkpoint: actors cannot be saved during a round.
             self._recorder.write_due_row(self.seconds())
@@ -485,6 +502,7 @@ class Session(Generic[C]):
         """Counts an update in, of several after which the learner is whole."""
         if self._recorder is not None:
             self._recorder.count_update(metrics, staleness)
+            self._hooks.update(metrics)
         if self.threads is not None and self.threads.updated(*self._learning):
             torch.set_num_threads(self.threads.count)
 
@@ -503,6 +521,30 @@ class Session(Generic[C]):
                 else self._follows()
             )
         return bool(self._ended)
+
+    def stop(self, why: str) -> None:
+        """Ends the run in good order, as a limit does: for hooks.  The first reason stays."""
+        self._ended = self._ended or why
+
+    def change(self, **coefficients: float) -> None:
+        """Changes coefficients of the updates to come: for hooks.
+
+        They are those of `hooks.COEFFICIENTS` that the algorithm has; a run that is resumed begins
+        with those of its config.  Raises TrainingError for another, a value out of its range, or
+        several learners.
+        """
+        if self.others is not None or self.apart is not None:
+            raise TrainingError("coefficients cannot be changed where several learners share a run")
+        known = COEFFICIENTS & {field.name for field in dataclasses.fields(self._config)}
+        for name in coefficients.keys() - known:
+            raise TrainingError(
+                f"{name} cannot be changed during a run; {', '.join(sorted(known))} can"
+            )
+        learner = self.learner
+        given: dict[str, Any] = coefficients
+        learner.config = dataclasses.replace(learner.config, **given)
+        if coefficients.keys() & {"learning_rate", "learning_rate_end"}:
+            learner.learning_rate = LearningRate.of(learner.config)
 
     def say(self, text: str) -> None:
         """Prints a line for the user, once: the first learner says the same for all."""
@@ -546,6 +588,7 @@ class Session(Generic[C]):
         self.result = Result.of(self.folder.path, ended, self.tally, new_steps)
         if self._recorder is not None:
             self._recorder.say_summary(ended)
+            self._hooks.end(self.result)
 
 
 class Process:

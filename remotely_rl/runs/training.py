@@ -16,7 +16,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, overload
@@ -34,7 +34,9 @@ from remotely_rl.environments import checks, name_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.learning.learner import Learner
+from remotely_rl.runs import hooks as hook
 from remotely_rl.runs import progress, ranks, replaying, run_folder
+from remotely_rl.runs.hooks import Hook
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.session import Process, Result, Session, limit_reached
@@ -82,6 +84,7 @@ class Train(Generic[C]):
         *,
         run: str | Path | None = None,
         resume: str | Path | None = None,
+        hooks: Sequence[Hook] = (),
     ) -> Result:
         """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
 
@@ -89,7 +92,7 @@ class Train(Generic[C]):
         resumed with another config keeps that one.  A run that has reached a limit of it already
         stays as it is.  `model` is a network of yours, in place of the
         one that fits the observations.  `run` is the folder of a new run, by default one in runs/;
-        `resume` that of an earlier run.
+        `resume` that of an earlier run.  `hooks` are called at moments of the run (`hooks.py`).
 
         Raises TrainingError if `run` exists, if `resume` is not a run of this algorithm and
         environment or has no checkpoint, if the model does not fit, and the like.
@@ -99,7 +102,7 @@ class Train(Generic[C]):
             if (result := already_over(self._algorithm, config, resume)) is not None:
                 return result
         begun = begin(
-            self._algorithm, self._config, config, model, run, resume, learner=self._learner
+            self._algorithm, self._config, config, model, run, resume, self._learner, hooks
         )
         with begun as session, ranks.beside(session, self._loop, self._learner):
             self._loop(session)
@@ -114,9 +117,10 @@ def begin(
     run: str | Path | None = None,
     resume: str | Path | None = None,
     learner: type[Learner[C]] = Learner,
+    hooks: Sequence[Hook] = (),
 ) -> Session[C]:
     """Makes the session of a run; see `Train`."""
-    process = Process()
+    process, hooks = Process(), hook.checked(hooks)
     try:
         if config is None:
             config = kind() if resume is None else config_of(kind, algorithm, resume)
@@ -128,7 +132,7 @@ def begin(
         seen = probe(config)
         made = make_learner(config, model, seen, kind=learner)
         config.check_fits(made.model, made.actions)
-        session = _session(algorithm, config, made.model, run, earlier, process)
+        session = _session(algorithm, config, made.model, run, earlier, process, hooks)
     except BaseException:
         process.restore()
         raise
@@ -174,16 +178,16 @@ def _reopened(
 
 def _session(
     algorithm: str, config: C, model: nn.Module, run: str | Path | None,
-    earlier: tuple[RunFolder, dict[str, Any]] | None, process: Process,
+    earlier: tuple[RunFolder, dict[str, Any]] | None, process: Process, hooks: Sequence[Hook],
 ) -> Session[C]:  # fmt: skip
     if earlier is None:
         path = None if run is None else Path(run)
         folder = run_folder.create(path, algorithm, config)
-        return Session(algorithm, config, folder, process=process)
+        return Session(algorithm, config, folder, process=process, hooks=hooks)
     folder, saved = earlier
     run_folder.check_fits(folder.checkpoint, saved["learner"]["model"], model)
     run_folder.write(folder, algorithm, config)
-    return Session(algorithm, config, folder, saved, process=process)
+    return Session(algorithm, config, folder, saved, process=process, hooks=hooks)
 
 
 def config_of(

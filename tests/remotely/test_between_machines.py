@@ -571,6 +571,13 @@ def test_where_the_bulk_port_is_closed_values_go_through_the_actors_with_one_war
     def refused(address: object) -> Connection:
         raise ConnectionRefusedError("closed by a firewall")
 
+    def fetch(self: Stores, wanted: Parcel) -> Any:
+        fetched.append(wanted)
+        return real_fetch(self, wanted)
+
+    fetched: list[Parcel] = []
+    real_fetch = Stores.fetch
+    monkeypatch.setattr(Stores, "fetch", fetch)
     monkeypatch.setattr(bulk, "connect", refused)
     group = remotely.group(Peer, 2)
     array = np.ones(SIZE)
@@ -582,6 +589,7 @@ def test_where_the_bulk_port_is_closed_values_go_through_the_actors_with_one_war
     assert 1 <= len(told) <= 4
     assert len(told) == len(set(told))
     assert all("closed by a firewall" in line and "port" in line for line in told)
+    assert len(fetched) <= 2, "the actors were told that results cannot stay in their stores"
 
 
 def test_a_store_that_is_killed_is_started_again_and_no_call_is_lost(joined: Started) -> None:

@@ -1,4 +1,6 @@
-"""A real master, and workers and clients that say what a test has them say.
+"""A real master, and workers and clients that say what a test has them say: sockets, keys, leases.
+
+The rules of placing are tested pure, in tests/remotely/master.
 
 The master is the one of a cluster, on a real socket with real keys; its times are shorter.  Its
 peers are the test: so every order of events can be had, and what the master says can be read.
@@ -37,7 +39,6 @@ from remotely.transport.master_link import MasterLink
 from remotely.transport.sockets import Reconnect
 from remotely.values.owned import NOTHING
 from remotely.values.shipping import Shipment
-from tests.clusters import wait_until
 
 DEADLINE_S = 20.0
 LEASE_S = 0.6
@@ -323,7 +324,7 @@ def test_a_clients_key_cannot_register_a_worker(world: World, client: Client) ->
 
 
 @pytest.mark.parametrize("role", ["client", "worker"])
-def test_who_went_before_it_could_say_who_it_was_is_heard_to_its_last_word_and_no_further(
+def test_messages_before_hello_are_processed_up_to_goodbye(
     world: World, client: Client, caplog: pytest.LogCaptureFixture, role: str
 ) -> None:
     """A new master may hear it so: what came along a route is held until its name is known."""
@@ -437,15 +438,6 @@ def test_a_stranger_is_not_even_answered(world: World, client: Client) -> None:
     stranger.vanishes()
 
 
-def test_a_client_is_welcomed_with_what_the_cluster_is(world: World) -> None:
-    alone = Client(world).hears(control.Welcome)
-    assert alone.pythons == []
-    Worker(world, cpus=2)
-    Worker(world, cpus=3, python="2.7")
-    welcome = Client(world).hears(control.Welcome)
-    assert welcome.pythons == sorted(["2.7", this_machine.PYTHON])
-
-
 # --- placing --------------------------------------------------------------------------------------
 
 
@@ -459,34 +451,6 @@ def test_an_actor_is_placed_when_its_worker_says_that_it_lives(
     assert client.status().workers[0].free_cpus == 1.5
 
 
-def test_a_request_that_no_machine_can_ever_serve_is_refused_at_once(
-    client: Client, worker: Worker
-) -> None:
-    place = client.asks_for(cpus=64)
-    refusal = client.hears(control.NotPlaced)
-    assert (refusal.ticket, refusal.error) == (place.ticket, "NoResources")
-    assert "64 CPUs where the largest worker has 2" in refusal.why
-
-
-def test_a_request_of_another_python_is_told_so(client: Client, worker: Worker) -> None:
-    client.asks_for(python="2.7")
-    refusal = client.hears(control.NotPlaced)
-    assert refusal.error == "VersionMismatch"
-    assert f"no worker runs Python 2.7: they run {this_machine.PYTHON}" in refusal.why
-
-
-def test_before_a_machine_has_joined_a_request_waits_for_one(world: World, client: Client) -> None:
-    place = client.asks_for()
-    waiting = client.hears(control.Queued)
-    assert (waiting.ticket, waiting.why) == (place.ticket, "no machine has joined the cluster")
-    assert client.status().waiting == 1
-    worker = Worker(world)
-    assert client.hears(control.Queued) == control.Queued(ticket=place.ticket, why="")
-    worker.spawns(place.request.actor)
-    assert client.hears(control.Placed).ticket == place.ticket
-    assert client.status().waiting == 0
-
-
 def test_a_request_waits_until_another_actor_has_ended(client: Client, worker: Worker) -> None:
     first = client.has(worker, cpus=2)
     second = client.asks_for(cpus=1)
@@ -496,142 +460,7 @@ def test_a_request_waits_until_another_actor_has_ended(client: Client, worker: W
     assert client.hears(control.Placed).ticket == second.ticket
 
 
-def test_who_waits_is_served_in_the_order_of_asking(client: Client, worker: Worker) -> None:
-    first = client.has(worker, cpus=2)
-    waiting = [client.asks_for(cpus=1) for _ in range(3)]
-    worker.buries(first.actor)
-    served = [worker.hears(control.Spawn).request.actor for _ in range(2)]
-    assert served == [place.request.actor for place in waiting[:2]]
-
-
-def test_waiting_ends_after_the_patience_of_who_asked(client: Client, worker: Worker) -> None:
-    client.has(worker, cpus=2)
-    place = client.asks_for(cpus=1, patience_s=0.1)
-    refusal = client.hears(control.NotPlaced)
-    assert (refusal.ticket, refusal.error) == (place.ticket, "NoResources")
-    assert "asks for 1 CPU; the most" in refusal.why
-    assert client.status().waiting == 0
-
-
-def test_a_request_that_is_taken_back_waits_no_longer(client: Client, worker: Worker) -> None:
-    first = client.has(worker, cpus=2)
-    place = client.asks_for(cpus=1)
-    client.hears(control.Queued)
-    client.says(control.End(actor=place.request.actor, grace_s=1.0))
-    assert client.status().waiting == 0
-    worker.buries(first.actor)  # which the master may hear later than the next question
-    wait_until(lambda: client.status().workers[0].free_cpus == 2, "its CPUs are free")
-
-
-def test_the_requests_of_a_client_that_ended_wait_no_longer(world: World, worker: Worker) -> None:
-    stays, goes = Client(world), Client(world)
-    stays.has(worker, cpus=2)
-    goes.asks_for(cpus=1)
-    goes.hears(control.Queued)
-    goes.vanishes()
-    world.until(lambda: stays.status().waiting == 0)
-
-
-def test_a_process_that_ends_at_birth_is_told_to_who_asked(client: Client, worker: Worker) -> None:
-    place = client.asks_for()
-    worker.hears(control.Spawn)
-    worker.buries(place.request.actor, exit=3, stderr="no such library")
-    refusal = client.hears(control.NotPlaced)
-    assert (refusal.ticket, refusal.error) == (place.ticket, "ActorDied")
-    assert "3" in refusal.why
-    assert "no such library" in refusal.why
-    assert client.status().workers[0].free_cpus == 2
-
-
-# --- names ----------------------------------------------------------------------------------------
-
-
-def test_a_name_that_a_user_gave_is_given_once(client: Client, worker: Worker) -> None:
-    first = client.has(worker, name="store", named=True)
-    client.asks_for(name="store", named=True)
-    refusal = client.hears(control.NotPlaced)
-    assert refusal.error == "NameTaken"
-    assert "'store'" in refusal.why
-    worker.buries(first.actor)
-    second = client.has(worker, name="store", named=True)
-    found = client.finds(name="store").location
-    assert found is not None
-    assert found.actor == second.actor
-
-
-def test_of_two_that_wait_for_one_name_one_is_refused(world: World, client: Client) -> None:
-    first = client.asks_for(name="store", named=True)
-    second = client.asks_for(name="store", named=True)
-    worker = Worker(world)
-    worker.spawns(first.request.actor)
-    refusal = client.hears(control.NotPlaced)
-    assert (refusal.ticket, refusal.error) == (second.ticket, "NameTaken")
-    assert client.hears(control.Placed).ticket == first.ticket
-
-
-def test_an_actor_is_found_by_its_name_or_its_id(world: World, worker: Worker) -> None:
-    maker, finder = Client(world), Client(world)
-    request = maker.has(worker, name="store", named=True)
-    by_name, by_id = finder.finds(name="store"), finder.finds(actor=request.actor)
-    assert by_name.location == by_id.location == worker.living[request.actor].location
-    assert by_name.obituary is None
-
-
-def test_what_is_not_there_is_not_found(client: Client) -> None:
-    located = client.finds(name="nobody")
-    assert (located.location, located.obituary) == (None, None)
-
-
 # --- ends -----------------------------------------------------------------------------------------
-
-
-def test_who_asked_for_an_actor_or_where_it_is_is_told_of_its_end(
-    world: World, worker: Worker
-) -> None:
-    maker, finder, stranger = Client(world), Client(world), Client(world)
-    request = maker.has(worker)
-    finder.finds(actor=request.actor)
-    worker.buries(request.actor, exit="SIGKILL", stderr="last words")
-    for peer in (maker, finder):
-        obituary = peer.hears(control.Died).obituary
-        assert (obituary.actor, obituary.exit, obituary.lost) == (request.actor, "SIGKILL", False)
-    stranger.status()
-    assert not [said for said in stranger.heard if isinstance(said, control.Died)]
-
-
-def test_who_asks_after_the_end_is_told_how_it_ended(world: World, worker: Worker) -> None:
-    request = Client(world).has(worker)
-    worker.buries(request.actor, exit=1, why="out of memory")
-    late = Client(world)
-    world.until(lambda: late.finds(actor=request.actor).obituary is not None)
-    obituary = late.finds(actor=request.actor).obituary
-    assert obituary is not None
-    assert (obituary.exit, obituary.why) == (1, "out of memory")
-
-
-def test_the_end_of_an_earlier_life_is_not_that_of_this_one(client: Client, worker: Worker) -> None:
-    request = client.has(worker)
-    worker.buries(request.actor, exit=1)
-    client.hears(control.Died)
-    again = client.has(worker, actor=request.actor, name=request.name, life=1)
-    worker.says(control.Died(obituary=control.Obituary(actor=again.actor, life=0, exit=1)))
-    assert client.status().workers[0].free_cpus == 1
-    assert client.finds(actor=again.actor).location is not None
-
-
-def test_a_client_that_says_goodbye_goes_when_its_actors_have_ended(
-    world: World, worker: Worker
-) -> None:
-    client = Client(world)
-    owned = client.has(worker)
-    client.has(worker, owner="")  # detached
-    client.says(control.Goodbye())
-    assert worker.hears(control.End).actor == owned.actor
-    Client(world).status()
-    assert not [said for said in client.heard if isinstance(said, control.Farewell)]
-    worker.buries(owned.actor, asked=True)
-    client.hears(control.Farewell)
-    assert not [said for said in worker.heard if isinstance(said, control.End)]
 
 
 def test_the_actors_of_a_client_that_is_lost_are_ended(world: World, worker: Worker) -> None:
@@ -672,15 +501,6 @@ def test_the_end_of_a_clients_process_on_this_machine_is_seen_at_once(
     finally:
         process.kill()
         process.wait()
-
-
-def test_the_end_of_an_actor_is_the_end_of_those_that_it_made(world: World, worker: Worker) -> None:
-    client = Client(world)
-    parent = client.has(worker)
-    inside = Client(world, key=worker.delegates(parent.actor), actor=parent.actor)
-    child = inside.has(worker)
-    worker.buries(parent.actor, exit=1)
-    assert worker.hears(control.End).actor == child.actor
 
 
 # --- workers that come and go ---------------------------------------------------------------------
@@ -737,23 +557,11 @@ def test_a_worker_that_was_killed_on_the_masters_machine_is_lost_at_once_and_wai
     assert client.hears(control.Placed).ticket == 7
 
 
-def test_an_actor_that_was_being_placed_on_a_lost_worker_is_placed_on_another(
-    world: World, client: Client
-) -> None:
-    lost = Worker(world)
-    place = client.asks_for()
-    lost.hears(control.Spawn)
-    other = Worker(world)
-    lost.vanishes()
-    other.spawns(place.request.actor)
-    assert client.hears(control.Placed).ticket == place.ticket
-
-
 def test_a_request_goes_to_no_worker_whose_connection_has_ended(
     world: World, client: Client
 ) -> None:
     assert world.master is not None
-    world.master._registry._state.leases.lease_s = 600
+    world.master.core.state.leases.lease_s = 600
     killed = Worker(world, cpus=8)
     other = Worker(world)
     killed.vanishes()
@@ -761,17 +569,6 @@ def test_a_request_goes_to_no_worker_whose_connection_has_ended(
     other.spawns(place.request.actor)
     assert client.hears(control.Placed).ticket == place.ticket
     assert killed.name in {worker.worker for worker in client.status().workers}
-
-
-def test_a_worker_that_leaves_says_so_and_its_actors_are_gone_at_once(
-    world: World, client: Client, worker: Worker
-) -> None:
-    request = client.has(worker)
-    worker.says(control.Left())
-    obituary = client.hears(control.Died).obituary
-    assert (obituary.actor, obituary.lost) == (request.actor, True)
-    assert client.status().workers == []
-    worker.vanishes()
 
 
 def test_a_worker_that_is_back_within_its_lease_has_its_actors_still(
@@ -786,49 +583,6 @@ def test_a_worker_that_is_back_within_its_lease_has_its_actors_still(
     world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)
     assert client.finds(actor=request.actor).location is not None
     assert not [said for said in client.heard if isinstance(said, control.Died)]
-
-
-def test_what_a_worker_no_longer_has_when_it_is_back_is_lost(world: World, client: Client) -> None:
-    worker = Worker(world)
-    request = client.has(worker)
-    before = worker.introduction
-    worker.vanishes()
-    Peer(world, world.worker_key, msgspec.structs.replace(before, actors=[]))
-    obituary = client.hears(control.Died).obituary
-    assert (obituary.actor, obituary.lost) == (request.actor, True)
-    assert client.status().workers[0].free_cpus == 2
-
-
-def test_a_birth_of_which_the_word_was_lost_is_learnt_when_the_worker_is_back(
-    world: World, client: Client
-) -> None:
-    worker = Worker(world)
-    place = client.asks_for()
-    location = worker.bears(worker.hears(control.Spawn))
-    worker.vanishes()  # before it could say Spawned
-    Peer(world, world.worker_key, worker.introduction)
-    placed = client.hears(control.Placed)
-    assert (placed.ticket, placed.location) == (place.ticket, location)
-
-
-def test_a_request_of_which_the_word_was_lost_is_repeated_when_the_worker_is_back(
-    world: World, client: Client
-) -> None:
-    worker = Worker(world)
-    place = client.asks_for()
-    worker.hears(control.Spawn)
-    worker.vanishes()  # and has forgotten, or never heard
-    again = Peer(world, world.worker_key, worker.introduction)
-    assert again.hears(control.Spawn).request == place.request
-
-
-def test_a_worker_given_up_is_told_to_end_what_it_still_has(world: World, client: Client) -> None:
-    worker = Worker(world)
-    request = client.has(worker)
-    worker.vanishes()
-    assert client.hears(control.Died).obituary.lost
-    again = Peer(world, world.worker_key, worker.introduction)
-    assert again.hears(control.End).actor == request.actor
 
 
 # --- a new master ---------------------------------------------------------------------------------
@@ -847,18 +601,6 @@ def test_a_new_master_learns_the_cluster_from_those_who_come_back(
     begun = time.monotonic()
     world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)
     assert not [said for said in worker.heard if isinstance(said, control.End)]
-
-
-def test_after_a_new_master_the_end_of_an_actor_is_told_and_its_room_is_free(
-    world: World, client: Client, worker: Worker
-) -> None:
-    request = client.has(worker, cpus=2)
-    world.end_master()
-    world.start_master()
-    world.until(lambda: client.status().workers != [])
-    worker.buries(request.actor, exit=1)
-    assert client.hears(control.Died).obituary.exit == 1
-    client.has(worker, cpus=2)
 
 
 def test_what_is_asked_while_there_is_no_master_is_answered_by_the_next(
@@ -977,28 +719,6 @@ def test_an_actor_whose_last_handle_goes_while_it_is_restarted_ends(
         world.until(leaving.done)
 
 
-def test_an_actor_that_is_asked_for_again_is_made_once(client: Client, worker: Worker) -> None:
-    """A client asks again when it was welcomed anew: it cannot know what the master still knows."""
-    place = client.asks_for()
-    client.says(place)
-    location = worker.spawns(place.request.actor)
-    assert client.hears(control.Placed).location == location
-    client.says(place)
-    assert client.hears(control.Placed).location == location
-    assert client.status().workers[0].free_cpus == 1
-    assert not [said for said in worker.heard if isinstance(said, control.Spawn)]
-
-
-def test_an_actor_that_waits_and_is_asked_for_again_waits_once(
-    world: World, client: Client
-) -> None:
-    place = client.asks_for()
-    client.says(place)
-    assert client.status().waiting == 1
-    Worker(world).spawns(place.request.actor)
-    assert client.hears(control.Placed).ticket == place.ticket
-
-
 def test_a_new_master_does_not_wait_for_ever_for_a_client_that_is_gone(
     world: World, client: Client, worker: Worker
 ) -> None:
@@ -1058,7 +778,7 @@ def test_an_actor_that_was_refused_comes_again_when_its_worker_is_back(
     assert place_is_of(inside.asks_for(), again.hears(control.Spawn).request)
 
 
-def test_whose_key_was_revoked_does_not_come_again(
+def test_a_peer_whose_key_was_revoked_does_not_reconnect(
     world: World, client: Client, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert world.master is not None
@@ -1134,53 +854,7 @@ def test_a_worker_cannot_claim_an_actor_that_was_not_placed_there(
     world.until(lambda: client.finds(name="store").location == genuine.location)
 
 
-# --- output ---------------------------------------------------------------------------------------
-
-
-def test_what_an_actor_prints_reaches_the_script_at_its_root_alone(
-    world: World, worker: Worker
-) -> None:
-    root, other = Client(world), Client(world)
-    request = root.has(worker)
-    said = {"actor": request.actor, "name": request.name, "job": request.job}
-    worker.says(control.Printed(**said, error=False, text="hello\n"))
-    assert root.hears(control.Printed).text == "hello\n"
-    other.status()
-    assert not [said for said in other.heard if isinstance(said, control.Printed)]
-
-
-def test_a_log_comes_from_the_worker_that_has_it(world: World, client: Client) -> None:
-    first, second = Worker(world), Worker(world)
-    client.says(control.ReadLog(ticket=77, actor="ended long ago"))
-    asked = [peer.hears(control.ReadLog) for peer in (first, second)]
-    nothing = control.LogPiece(ticket=asked[0].ticket, text="", offset=0, known=False, ended=True)
-    first.says(nothing)
-    second.says(msgspec.structs.replace(nothing, text="its log", offset=7, known=True))
-    piece = client.hears(control.LogPiece)
-    assert (piece.ticket, piece.text, piece.known) == (77, "its log", True)
-
-
-def test_a_log_that_nobody_has_is_answered_too(world: World, client: Client) -> None:
-    client.says(control.ReadLog(ticket=1, actor="nobody"))
-    assert client.hears(control.LogPiece).known is False
-    stays, lost = Worker(world), Worker(world)
-    client.says(control.ReadLog(ticket=2, actor="nobody"))
-    ask = stays.hears(control.ReadLog)
-    stays.says(control.LogPiece(ticket=ask.ticket, text="", offset=0, known=False, ended=True))
-    lost.vanishes()
-    piece = client.hears(control.LogPiece)
-    assert (piece.ticket, piece.known) == (2, False)
-
-
 # --- the rest of the machinery --------------------------------------------------------------------
-
-
-def test_modules_that_a_client_has_loaded_are_loaded_by_the_workers_beforehand(
-    world: World, worker: Worker
-) -> None:
-    Client(world, modules=["numpy"]).hears(control.Welcome)
-    assert worker.hears(control.Preload).modules == ["numpy"]
-    assert Worker(world).hears(control.Preload).modules == ["numpy"]
 
 
 def test_a_worker_learns_whom_its_actors_may_admit(world: World) -> None:

@@ -7,12 +7,10 @@ import os
 import threading
 import time
 
-import msgspec
 import pytest
 
 import remotely
-from remotely.master.status_queries import PATIENCE_S, StatusQueries
-from remotely.protocol import control
+from remotely.master.queries import PATIENCE_S, StatusQueries
 from remotely.reporting.cluster_status import ActorStatus
 from remotely.transport.activity import OneByOne, Several, look, new
 from tests.clusters import wait_until
@@ -150,43 +148,28 @@ def test_counts_are_right_whatever_threads_write_them() -> None:
 # --- who is asked ---------------------------------------------------------------------------------
 
 
-class Asked:
-    def __init__(self, away: str = "") -> None:
-        self.told: list[str] = []
-        self.answered: list[tuple[str, int]] = []
-        self._away = away
-        self.asks = StatusQueries(
-            self._tell, lambda who, ticket: self.answered.append((who, ticket))
-        )
-
-    def _tell(self, who: str, message: msgspec.Struct) -> bool:
-        assert isinstance(message, control.AskFigures)
-        self.told.append(who)
-        return who != self._away
-
-
 def test_a_status_is_answered_when_the_last_peer_has_said_what_it_does() -> None:
-    asked = Asked()
-    asked.asks.ask("client", 1, ["worker", "client"], now=0.0)
-    asked.asks.hear("worker")
-    assert not asked.answered
-    asked.asks.ask("other", 2, ["worker", "client"], now=0.1)
-    assert asked.told == ["worker", "client"]  # once, for both
-    asked.asks.hear("client")
-    assert asked.answered == [("client", 1), ("other", 2)]
+    told: list[str] = []
+    queries = StatusQueries(lambda who, message: told.append(who))
+    queries.ask("client", 1, ["worker", "client"], now=0.0)
+    queries.hear("worker")
+    assert queries.due(0.0) == []
+    queries.ask("other", 2, ["worker", "client"], now=0.1)
+    assert sorted(told) == ["client", "worker"]  # once, for both
+    queries.hear("client")
+    assert queries.due(0.1) == [("client", 1), ("other", 2)]
+    assert queries.due(0.1) == []
 
 
-def test_a_status_waits_for_nobody_who_is_silent_or_away() -> None:
-    asked = Asked(away="client")
-    asked.asks.ask("other", 1, ["worker", "client"], now=0.0)
-    asked.asks.expire(PATIENCE_S - 0.1)
-    assert not asked.answered
-    asked.asks.expire(PATIENCE_S)
-    assert asked.answered == [("other", 1)]
-    asked.asks.hear("worker")  # too late
-    assert len(asked.answered) == 1
-    asked.asks.ask("other", 2, [], now=9.0)
-    assert asked.answered[-1] == ("other", 2)
+def test_a_status_waits_for_no_silent_peer_longer_than_its_patience() -> None:
+    queries = StatusQueries(lambda who, message: None)
+    queries.ask("other", 1, ["worker", "client"], now=0.0)
+    assert queries.due(PATIENCE_S - 0.1) == []
+    assert queries.due(PATIENCE_S) == [("other", 1)]
+    queries.hear("worker")  # too late
+    assert queries.due(9.0) == []
+    queries.ask("other", 2, [], now=9.0)
+    assert queries.due(9.0) == [("other", 2)]
 
 
 def test_an_actor_cannot_cut_off_the_page_that_its_worker_reads() -> None:

@@ -41,7 +41,11 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[impala.Config, Any]]:
     asked: list[tuple[impala.Config, Any]] = []
 
     def keep(
-        config: impala.Config, model: Any, run: str | None, resume: str | None
+        config: impala.Config,
+        model: Any,
+        run: str | None,
+        resume: str | None,
+        hooks: Any,
     ) -> session.Result:
         asked.append((config, model))
         return session.Result(Path(), "all is done", 1.0, 100, 1, 1, 0.0, 0.0)

@@ -1,6 +1,6 @@
 """How an actor ended is remembered for those who ask late; its flight record for a while only."""
 
-from remotely.master.actor_table import (
+from remotely.master.state import (
     REMEMBERED_DEATHS,
     REMEMBERED_FLIGHT_RECORDS,
     ActorTable,

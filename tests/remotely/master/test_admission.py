@@ -76,9 +76,8 @@ def test_a_seal_holds_for_one_placement_on_one_worker_by_one_master(admission: A
 # --- delegates ------------------------------------------------------------------------------------
 
 
-def test_a_delegate_is_a_client_inside_of_its_actor_until_that_has_ended(
-    admission: Admission,
-) -> None:
+def test_a_delegate_is_a_client_inside_its_actor_until_that_has_ended(admission: Admission) -> None:
+    assert [admission.role_of(key) for key in (CLIENT, WORKER)] == ["client", "worker"]
     assert admission.role_of(OURS) is None
     assert admission.delegate("a", OURS)
     assert admission.role_of(OURS) == "client"
@@ -107,7 +106,7 @@ def test_an_actor_has_one_delegate_and_never_a_listed_key(admission: Admission) 
     assert admission.role_of(OTHERS) is None
 
 
-def test_who_names_anothers_delegate_can_not_have_it_revoked(admission: Admission) -> None:
+def test_naming_anothers_delegate_does_not_revoke_it(admission: Admission) -> None:
     admission.delegate("victim", OURS)
     admission.delegate("liar", OURS)
     assert admission.end("liar") == (b"", [])

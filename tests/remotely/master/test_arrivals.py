@@ -7,11 +7,11 @@ import pytest
 
 from remotely.master import guests
 from remotely.master.admission import Admission
-from remotely.master.registry import Registry
+from remotely.master.core import Core
+from remotely.master.state import Instruction, LetGo, Tell
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
-from tests.steps import steps
 
 CLIENT_KEY, WORKER_KEY = b"a client's key".ljust(40), b"a worker's key".ljust(40)
 LEASE_S = 10.0
@@ -19,7 +19,7 @@ PYTHON = "3.11"
 
 
 class Cluster:
-    """A registry with a worker and two clients, which say what a test has them say.
+    """A core with a worker and two clients, which say what a test has them say.
 
     A guest is called by its nonce here.
     """
@@ -31,11 +31,14 @@ class Cluster:
         self.names: dict[str, str] = {}  # for this test, by the id
         self.tickets = 0
         self.admission = Admission([CLIENT_KEY], [WORKER_KEY], b"secret")
-        self.registry = Registry(self.tell, self.gone.append, self.admission, LEASE_S, learns_until)
+        self.core = Core(self.admission, LEASE_S, learns_until)
 
-    def tell(self, who: str, message: msgspec.Struct) -> bool:
-        self.said.append((who, message))
-        return True
+    def do(self, instructions: list[Instruction]) -> None:
+        for each in instructions:
+            if isinstance(each, Tell):
+                self.said.append((each.who, each.message))
+            elif isinstance(each, LetGo):
+                self.gone.append(each.who)
 
     def told(self, who: str, kind: type) -> list[Any]:
         """Return what this peer was told of a kind since the last time."""
@@ -47,7 +50,7 @@ class Cluster:
         hello = control.Hello(
             session=who, python=PYTHON, pid=1, host="", machine="", arrivals=[*arrivals]
         )
-        self.registry.greet(hello, CLIENT_KEY, now)
+        self.do(self.core.greet(hello, CLIENT_KEY, now))
 
     def joins(self, worker: str = "worker", is_near: bool = False) -> None:
         self.registers(
@@ -71,21 +74,24 @@ class Cluster:
         self.names[register.worker] = register.nonce
         register = guests.vouch(register, key, self.admission.seals)
         predecessors = [id_of(before, key)] if before else []
-        if refusal := self.registry.why_not(register, predecessors, now):
-            self.refused.append(refusal)
-            return
-        self.registry.enlist(register, now, is_near, predecessors)
-        self.registry.settle(register)
+        self.core.state.now = now
+        if guests.is_guest(register):
+            self.do(self.core.replace_guests(predecessors, now))
+            if refusal := guests.why_not(register, self.core.state):
+                self.refused.append(refusal)
+                return
+        self.do(self.core.enlist(register, now, is_near, predecessors))
+        self.do(self.core.settle(register))
 
     def dies(self, nonce: str) -> None:
         obituary = control.Obituary(actor=id_of(nonce), life=0, why="gone")
-        self.registry.hear_worker(id_of(nonce), control.Died(obituary=obituary), 0.0)
-        self.registry.hear_worker(id_of(nonce), control.Left(), 0.0)
+        self.do(self.core.hear_worker(id_of(nonce), control.Died(obituary=obituary), 0.0))
+        self.do(self.core.hear_worker(id_of(nonce), control.Left(), 0.0))
 
     def asks(self, who: str, class_name: str) -> int:
         self.tickets += 1
         ask = control.AskArrival(ticket=self.tickets, class_name=class_name)
-        self.registry.hear_client(who, ask, 0.0)
+        self.do(self.core.hear_client(who, ask, 0.0))
         return self.tickets
 
     def given(self, who: str) -> dict[int, str]:
@@ -95,7 +101,7 @@ class Cluster:
 
     def finds(self, name: str) -> list[str]:
         """Return who is found by a name."""
-        self.registry.hear_client("ann", control.Locate(ticket=9, name=name), 0.0)
+        self.do(self.core.hear_client("ann", control.Locate(ticket=9, name=name), 0.0))
         located = self.told("ann", control.Located)
         return [self.names[one.location.actor] for one in located if one.location]
 
@@ -141,7 +147,7 @@ def test_one_that_arrives_is_an_actor_without_an_owner_that_takes_nothing(
 ) -> None:
     cluster.arrives("a", "Sim", name="sim")
     assert cluster.finds("sim") == ["a"]
-    cluster.registry.hear_client("ann", control.AskStatus(ticket=1, fresh=False), 0.0)
+    cluster.do(cluster.core.hear_client("ann", control.AskStatus(ticket=1, fresh=False), 0.0))
     (status,) = cluster.told("ann", control.Status)
     (request,) = [actor.request for worker in status.workers for actor in worker.actors]
     assert (request.owner, request.job, request.max_restarts) == ("", "", 0)
@@ -172,7 +178,7 @@ def test_what_a_client_had_is_given_away_again_when_it_has_ended(cluster: Cluste
     cluster.asks("ann", "Sim")
     waits = cluster.asks("bob", "Sim")
     assert cluster.given("bob") == {}
-    cluster.registry.end_session("ann")
+    cluster.do(cluster.core.end_session("ann", 0.0))
     assert cluster.given("bob") == {waits: "a"}
 
 
@@ -183,7 +189,7 @@ def test_the_dead_are_not_given_away(cluster: Cluster) -> None:
     assert cluster.given("ann") == {}
     cluster.arrives("b", "Sim")
     cluster.asks("ann", "Sim")
-    cluster.registry.end_session("ann")
+    cluster.do(cluster.core.end_session("ann", 0.0))
     cluster.dies("b")
     cluster.asks("bob", "Sim")
     assert cluster.given("bob") == {}
@@ -192,12 +198,14 @@ def test_the_dead_are_not_given_away(cluster: Cluster) -> None:
 @pytest.mark.parametrize("name", ["Sim", ""])
 def test_what_is_not_wanted_any_more_goes_to_another(cluster: Cluster, name: str) -> None:
     early = cluster.asks("ann", name)
-    cluster.registry.hear_client("ann", control.NoArrival(ticket=early), 0.0)
+    cluster.do(cluster.core.hear_client("ann", control.NoArrival(ticket=early), 0.0))
     cluster.arrives("a", name)
     assert cluster.given("ann") == {}
     late = cluster.asks("ann", name)
     assert cluster.given("ann") == {late: "a"}
-    cluster.registry.hear_client("ann", control.NoArrival(ticket=late), 0.0)  # while it came
+    cluster.do(
+        cluster.core.hear_client("ann", control.NoArrival(ticket=late), 0.0)
+    )  # while it came
     ticket = cluster.asks("bob", name)
     assert cluster.given("bob") == {ticket: "a"}
 
@@ -205,11 +213,11 @@ def test_what_is_not_wanted_any_more_goes_to_another(cluster: Cluster, name: str
 def test_a_question_that_is_asked_again_is_one_question(cluster: Cluster) -> None:
     ask = control.AskArrival(ticket=1, class_name="Sim")
     for _ in range(2):
-        cluster.registry.hear_client("ann", ask, 0.0)
+        cluster.do(cluster.core.hear_client("ann", ask, 0.0))
     cluster.arrives("a", "Sim")
     cluster.arrives("b", "Sim")
     assert cluster.given("ann") == {1: "a"}
-    cluster.registry.hear_client("ann", ask, 0.0)  # the answer was lost
+    cluster.do(cluster.core.hear_client("ann", ask, 0.0))  # the answer was lost
     assert cluster.given("ann") == {1: "a"}
 
 
@@ -221,7 +229,7 @@ def test_a_new_master_gives_nobody_what_another_has(cluster: Cluster) -> None:
     ticket = again.asks("bob", "Sim")
     assert again.given("bob") == {}  # whose is it?
     again.hello("ann", arrivals=(id_of("a"),), now=2.0)
-    again.registry.expire(6.0)
+    again.do(again.core.expire(6.0))
     assert again.given("bob") == {ticket: "b"}
     again.asks("bob", "Sim")
     assert again.given("bob") == {}
@@ -259,7 +267,7 @@ def test_one_that_dials_in_again_takes_the_place_of_what_it_was_and_of_nothing_e
     cluster.told("ann", control.Located)
     assert cluster.finds("sim") == ["b"]
     other = b"another worker's key".ljust(40)
-    cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY, other])
+    cluster.do(cluster.core.list_keys([CLIENT_KEY], [WORKER_KEY, other]))
     cluster.arrives("c", "Sim", name="sim", before="b", key=other)
     assert [refused.error for refused in cluster.refused] == ["NameTaken"]
 
@@ -267,9 +275,9 @@ def test_one_that_dials_in_again_takes_the_place_of_what_it_was_and_of_nothing_e
 def test_the_end_of_its_connection_is_its_end(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim", name="sim")
     cluster.asks("ann", "Sim")
-    cluster.registry.lose_route(id_of("a"), 0.0)  # its last words may not be read yet
+    cluster.do(cluster.core.lose_route(id_of("a"), 0.0))  # its last words may not be read yet
     assert not cluster.told("ann", control.Died)
-    cluster.registry.remove_worker(id_of("a"), guests.CUT)
+    cluster.do(cluster.core.remove_worker(id_of("a"), guests.CUT, 0.0))
     assert cluster.given("ann") == {1: "a"}
     (died,) = cluster.told("ann", control.Died)
     assert (died.obituary.lost, died.obituary.why) == (False, guests.CUT)
@@ -282,16 +290,16 @@ def test_the_end_of_its_connection_is_its_end(cluster: Cluster) -> None:
 
 def test_a_key_that_is_revoked_ends_its_actors(cluster: Cluster) -> None:
     cluster.arrives("b", "Sim")
-    cluster.registry.list_keys([CLIENT_KEY], [WORKER_KEY])
+    cluster.do(cluster.core.list_keys([CLIENT_KEY], [WORKER_KEY]))
     assert not cluster.told(id_of("b"), control.End)
-    cluster.registry.list_keys([CLIENT_KEY], [])
+    cluster.do(cluster.core.list_keys([CLIENT_KEY], []))
     assert [end.actor for end in cluster.told(id_of("b"), control.End)] == [id_of("b")]
 
 
 def test_one_that_has_arrived_makes_no_calls_by_its_workers_key(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim")
     delegate = control.Delegate(actor=id_of("a"), key=b"its own key".ljust(40))
-    cluster.registry.hear_worker(id_of("a"), delegate, 0.0)
+    cluster.do(cluster.core.hear_worker(id_of("a"), delegate, 0.0))
     assert not cluster.told(id_of("a"), control.Delegated)
 
 
@@ -303,21 +311,21 @@ def test_nothing_is_placed_on_a_guest(cluster: Cluster) -> None:
             key=CLIENT_KEY, python=PYTHON, resources=Resources(cpus=0),
         )  # fmt: skip
         place = control.Place(ticket=100 + number, request=request, patience_s=0.0)
-        cluster.registry.hear_client("ann", place, 0.0)
+        cluster.do(cluster.core.hear_client("ann", place, 0.0))
     assert not cluster.told(id_of("a"), control.Spawn)
     assert len(cluster.told("worker", control.Spawn)) == 3
 
 
 def test_callers_are_relayed_near_the_master_or_where_the_fewest_actors_are() -> None:
     cluster = Cluster()
-    refused = cluster.registry.relay_for_guest()
+    refused = cluster.core.relay_for_guest()
     assert isinstance(refused, control.Refused)
     assert refused.error == "NoResources"
     cluster.joins("other")
-    relay = cluster.registry.relay_for_guest()
+    relay = cluster.core.relay_for_guest()
     assert relay == control.Relay(address="tcp://other:1", token=b"token", is_near=False)
     cluster.joins("near", is_near=True)
-    relay = cluster.registry.relay_for_guest()
+    relay = cluster.core.relay_for_guest()
     assert relay == control.Relay(address="tcp://near:1", token=b"token", is_near=True)
 
 
@@ -329,29 +337,3 @@ def test_a_process_houses_its_own_object_and_no_other(cluster: Cluster) -> None:
         each.arrives("thief", "Sim", name="sim", actor=id_of("a"), returns=True)
         assert [end.actor for end in each.told(id_of("thief"), control.End)] == [id_of("a")]
         assert each.finds("sim") == []
-
-
-def test_a_question_costs_the_same_however_many_were_given_or_wait() -> None:
-    def cost(others: int) -> int:
-        cluster = Cluster()
-        cluster.joins()
-        for who in ("ann", "bob", "eve"):
-            cluster.hello(who)
-        for number in range(others):
-            cluster.arrives(f"given{number}", "Sim")
-            cluster.asks("bob", "Sim")
-            cluster.arrives(f"free{number}", "Other")
-            cluster.asks("eve", "Rare")
-        cluster.said.clear()  # this list is the test's
-        ask = control.AskArrival(ticket=10_000, class_name="Sim")
-
-        def work() -> None:
-            cluster.registry.hear_client("ann", ask, 0.0)
-            cluster.registry.hear_client("ann", ask, 0.0)
-            cluster.arrives("a", "Sim")
-            cluster.registry.hear_client("ann", control.NoArrival(ticket=10_000), 0.0)
-            cluster.dies("a")
-
-        return steps(work)
-
-    assert cost(100) == cost(1)

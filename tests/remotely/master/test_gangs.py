@@ -4,10 +4,9 @@ from random import Random
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 
 from remotely.protocol import control
-from tests.remotely.master.test_registry import Cluster, check, request_of
+from tests.remotely.master.played import Cluster, check, request_of
 
 GANG = "gang"
 
@@ -18,13 +17,6 @@ def ask_all(cluster: Cluster, names: list[str], gang: str = GANG, **wishes: obje
     ]
 
 
-@pytest.fixture
-def cluster() -> Cluster:
-    made = Cluster()
-    made.hello("client")
-    return made
-
-
 def test_a_group_is_placed_when_all_of_it_have_asked_and_not_before(cluster: Cluster) -> None:
     cluster.joins("w", cpus=4)
     cluster.asks("client", "a", gang=GANG, together=2)
@@ -32,7 +24,7 @@ def test_a_group_is_placed_when_all_of_it_have_asked_and_not_before(cluster: Clu
     assert cluster.told(control.Queued) == []  # nothing to say yet
     cluster.asks("client", "b", gang=GANG, together=2)
     assert cluster.spawns() == ["a", "b"]
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_a_group_waits_whole_and_takes_nothing_from_others(cluster: Cluster) -> None:
@@ -49,18 +41,16 @@ def test_a_group_waits_whole_and_takes_nothing_from_others(cluster: Cluster) -> 
     told = cluster.told(control.Queued)  # there is room now
     assert [(who, q.ticket, q.why) for who, q in told] == [("client", t, "") for t in tickets]
     assert cluster.spawns() == ["a", "b", "c"]
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_a_group_gives_up_when_its_patience_is_over(cluster: Cluster) -> None:
     cluster.joins("w", cpus=2)
     cluster.has("client", "in the way")
     tickets = ask_all(cluster, ["a", "b"])
-    cluster.registry.renew("w", 59.0)
-    cluster.registry.renew("client", 59.0)
-    cluster.registry.expire(59.0)
+    cluster.passes(59.0)
     assert cluster.told(control.NotPlaced) == []
-    cluster.registry.expire(60.0)
+    cluster.passes(1.0)
     refused = cluster.told(control.NotPlaced)
     assert [(who, r.ticket, r.error) for who, r in refused] == [
         ("client", ticket, "NoResources") for ticket in tickets
@@ -73,11 +63,11 @@ def test_a_group_without_patience_is_gathered_nevertheless(cluster: Cluster) -> 
     for actor in ("a", "b"):
         request = request_of(actor, "client", gang=GANG, together=2)
         cluster.says("client", control.Place(ticket=1, request=request, patience_s=0))
-        cluster.registry.expire(0.5)
+        cluster.passes(0.25)
     assert cluster.spawns() == ["a", "b"]
 
 
-def test_news_of_room_does_not_lose_those_whose_group_has_not_all_asked(cluster: Cluster) -> None:
+def test_an_incomplete_group_stays_in_the_queue(cluster: Cluster) -> None:
     cluster.joins("w", cpus=2)
     cluster.has("client", "in the way")
     cluster.asks("client", "a", gang=GANG, together=2)
@@ -93,10 +83,10 @@ def test_a_member_whose_machine_cannot_be_told_waits_by_itself(cluster: Cluster)
     cluster.cut_off.add("w2")
     ask_all(cluster, ["a", "b"])
     assert cluster.spawns() == ["a"]
-    check(cluster.registry)
+    check(cluster)
     cluster.joins("w2", cpus=1)
     assert cluster.spawns() == ["b"]
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_two_groups_that_each_need_most_of_it_never_wait_for_each_other(cluster: Cluster) -> None:
@@ -121,14 +111,12 @@ def test_a_group_that_can_never_fit_is_refused_at_once_all_of_it(cluster: Cluste
     assert [(who, r.ticket) for who, r in refused] == [("client", ticket) for ticket in tickets]
     assert {r.error for _, r in refused} == {"NoResources"}
     assert "all machines together have room for 5" in refused[0][1].why
-    assert not len(cluster.registry._state.waiting)
+    assert not len(cluster.state.waiting)
     ask_all(cluster, [f"b{n}" for n in range(5)])
     assert len(cluster.told(control.Queued)) == 5
 
 
-def test_a_member_that_no_machine_is_large_enough_for_is_refused_as_a_single_one_is(
-    cluster: Cluster,
-) -> None:
+def test_a_group_whose_members_fit_nowhere_is_refused(cluster: Cluster) -> None:
     cluster.joins("w", cpus=2)
     ask_all(cluster, ["a", "b"], cpus=3)
     assert "3 CPUs where the largest worker has 2" in cluster.told(control.NotPlaced)[0][1].why
@@ -141,7 +129,7 @@ def test_a_group_waits_for_machines_to_join_and_for_one_that_is_lost(cluster: Cl
     assert "no machine has joined" in cluster.told(control.Queued)[0][1].why
     cluster.joins("w", cpus=2, machine="m1")
     assert cluster.spawns() == ["a", "b"]
-    cluster.registry.remove_worker("w", "lost", may_return=True)
+    cluster.loses("w", may_return=True)
     cluster.joins("small", cpus=1, machine="m2")
     ask_all(cluster, ["c", "d"], gang="other")
     assert cluster.told(control.NotPlaced) == []  # the lost one is large enough
@@ -158,22 +146,20 @@ def test_a_group_of_which_one_is_taken_back_is_not_placed(cluster: Cluster) -> N
     cluster.buries("in the way")
     assert cluster.spawns() == []
     cluster.says("client", control.End(actor="b", grace_s=0, kill=True))
-    assert not len(cluster.registry._state.waiting)
-    check(cluster.registry)
+    assert not len(cluster.state.waiting)
+    check(cluster)
 
 
-def test_a_member_whose_machine_is_lost_before_its_birth_is_placed_by_itself(
-    cluster: Cluster,
-) -> None:
+def test_a_member_whose_machine_is_lost_before_its_birth_is_placed_alone(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=1)
     cluster.joins("w2", cpus=1)
     ask_all(cluster, ["a", "b"])
     assert cluster.spawns(at_most=1) == ["a"]
-    cluster.registry.remove_worker("w2", "lost")
+    cluster.loses("w2")
     cluster.to_spawn.clear()
     cluster.joins("w3", cpus=1)
     assert cluster.spawns() == ["b"]
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_a_later_life_of_a_member_has_its_place_by_itself(cluster: Cluster) -> None:
@@ -196,7 +182,7 @@ def test_a_new_master_counts_those_that_the_one_before_has_placed(cluster: Clust
     assert cluster.spawns() == []
     cluster.joins("w", cpus=4)
     assert cluster.spawns() == ["c"]
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_a_group_shares_gpus_and_resources_as_they_are_on_each_machine(cluster: Cluster) -> None:
@@ -215,7 +201,7 @@ def test_a_group_shares_gpus_and_resources_as_they_are_on_each_machine(cluster: 
     st.lists(st.integers(1, 4), min_size=1, max_size=5),
     st.randoms(use_true_random=False),
 )
-def test_in_any_order_of_asking_and_ending_a_group_lives_whole_or_not_at_all(
+def test_in_any_order_a_group_lives_whole_or_not_at_all(
     machines: list[int], sizes: list[int], random: Random
 ) -> None:
     cluster = Cluster()
@@ -235,7 +221,7 @@ def test_in_any_order_of_asking_and_ending_a_group_lives_whole_or_not_at_all(
         _are_whole(cluster, sizes)
     refused = [said for _, said in cluster.said if isinstance(said, control.NotPlaced)]
     assert len(refused) == sum(size for size in sizes if size > sum(machines) and size > 1)
-    assert not len(cluster.registry._state.waiting)  # nobody waits for ever
+    assert not len(cluster.state.waiting)  # nobody waits for ever
 
 
 def _are_whole(cluster: Cluster, sizes: list[int]) -> None:
@@ -243,13 +229,13 @@ def _are_whole(cluster: Cluster, sizes: list[int]) -> None:
     living = [a.partition(".")[0] for here in cluster.living.values() for a in here]
     for gang, size in enumerate(sizes):
         assert living.count(str(gang)) in (0, size)
-    check(cluster.registry)
+    check(cluster)
 
 
 # --- where ----------------------------------------------------------------------------------------
 
 
-def test_who_names_a_machine_is_placed_there_or_waits_for_it(cluster: Cluster) -> None:
+def test_a_request_for_a_machine_is_placed_there_or_waits_for_it(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=1, machine="small")
     cluster.joins("w2", cpus=8, machine="large")
     cluster.has("client", "a", machine="small")
@@ -267,7 +253,7 @@ def test_who_names_a_machine_is_placed_there_or_waits_for_it(cluster: Cluster) -
         "NoResources",
         True,
     )
-    check(cluster.registry)
+    check(cluster)
 
 
 def test_a_machine_that_is_not_there_is_named_with_those_that_are(cluster: Cluster) -> None:
@@ -281,14 +267,14 @@ def test_a_machine_that_is_not_there_is_named_with_those_that_are(cluster: Clust
     assert why == "no machine of this cluster is named 'm3': there are m1 and m2"
     cluster.has("client", "by address", machine="m2.example")
     assert "by address" in cluster.living["w2"]
-    cluster.registry.remove_worker("w2", "lost", may_return=True)
+    cluster.loses("w2", may_return=True)
     cluster.asks("client", "b", machine="m2")
     assert cluster.told(control.NotPlaced) == []  # it may come back
     cluster.joins("w2", machine="m2")
     assert cluster.spawns() == ["b"]
 
 
-def test_who_is_to_be_near_an_actor_is_placed_on_its_machine(cluster: Cluster) -> None:
+def test_a_request_near_an_actor_is_placed_on_its_machine(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=2, machine="m1")
     cluster.joins("w2", cpus=8, machine="m2")
     cluster.has("client", "a", machine="m1")
@@ -328,27 +314,23 @@ def test_a_group_may_be_near_an_actor_too(cluster: Cluster) -> None:
     assert {r.error for _, r in cluster.told(control.NotPlaced)} == {"NoResources"}
 
 
-def test_who_is_to_be_near_an_actor_that_is_being_restarted_or_lost_waits(
-    cluster: Cluster,
-) -> None:
+def test_a_request_near_a_restarting_actor_waits(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=4, machine="m1")
     cluster.joins("w2", cpus=4, machine="m2")
     cluster.has("client", "a", machine="m1", max_restarts=1)
     cluster.buries("a")
     cluster.asks("client", "b", near="a")
     assert cluster.told(control.NotPlaced) == []
-    assert len(cluster.registry._state.waiting) == 1
+    assert len(cluster.state.waiting) == 1
     ask_all(cluster, ["c", "d"], near="a")
     assert cluster.told(control.NotPlaced) == []
     cluster.asks("client", "a", machine="m1", max_restarts=1, life=1)
     assert cluster.spawns() == ["a"]
     assert cluster.spawns() == ["b", "c", "d"]
-    check(cluster.registry)
+    check(cluster)
 
 
-def test_where_no_worker_runs_the_python_of_the_script_is_said_for_the_named_machine(
-    cluster: Cluster,
-) -> None:
+def test_a_named_machine_without_the_python_is_refused_in_words(cluster: Cluster) -> None:
     cluster.joins("w1", python="3.9", machine="m1")
     cluster.joins("w2", machine="m2")
     cluster.asks("client", "a", machine="m1")

@@ -10,7 +10,7 @@ import pytest
 
 from remotely.protocol import control
 from remotely.protocol.lease import KEPT_S, OVERTAKEN_S
-from tests.remotely.master.test_registry import Cluster, check, happen, workers_in_status
+from tests.remotely.master.played import Cluster, check, happen, workers_in_status
 
 TICK_S = 2.0
 
@@ -39,14 +39,13 @@ class Busy(Cluster):
         """At each tick some small ones end, the first to come first, and others ask."""
         for _ in range(int(seconds / TICK_S)):
             self.now += TICK_S
-            self.registry.renew("client", self.now)
-            for worker in self.registry.workers:
-                self.registry.renew(worker, self.now)
+            for who in ("client", *self.core.workers):
+                self.core.renew(who, self.now)
             for actor in self.small()[:ends]:
                 self.buries(actor)
                 self.spawns()
             self.fill(comes, **wishes)
-            self.registry.expire(self.now)
+            self.expires()
             self.spawns()
 
     def lives(self, actor: str) -> bool:
@@ -70,9 +69,7 @@ def test_a_large_request_is_not_overtaken_for_ever(busy: Busy) -> None:
     assert len(busy.spawns()) == 4  # those who waited meanwhile
 
 
-def test_a_group_is_not_overtaken_for_ever_and_no_more_machines_are_kept_than_it_needs(
-    busy: Busy,
-) -> None:
+def test_room_is_kept_for_a_group_on_the_machines_that_it_needs(busy: Busy) -> None:
     for worker in ("w1", "w2", "w3"):
         busy.joins(worker, cpus=2)
     busy.fill(9)
@@ -110,7 +107,7 @@ def test_gpus_are_kept_as_they_get_free_and_others_go_on_beside(busy: Busy) -> N
     assert busy.lives("large")
 
 
-def test_whoever_asks_for_nothing_is_not_kept_out(busy: Busy) -> None:
+def test_a_request_for_nothing_is_placed_beside_kept_room(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.fill(4)
     busy.asks("client", "large", cpus=2)
@@ -124,7 +121,6 @@ def test_room_that_stays_taken_is_kept_for_a_while_only_and_then_less_often(busy
     busy.asks("client", "large", cpus=4)
     placed = []
     for _ in range(40):
-        busy.registry.renew("client", busy.now)
         busy.pass_time(TICK_S, ends=3)
         placed.append(bool(busy.small()))
     shut = [len(list(run)) for kept, run in itertools.groupby(placed) if not kept]
@@ -144,7 +140,7 @@ def test_another_machine_is_tried_after_one_whose_actors_stay(busy: Busy) -> Non
     assert "large" in busy.living["w2"]
 
 
-def test_room_is_kept_for_nobody_who_waits_for_something_else(busy: Busy) -> None:
+def test_no_room_is_kept_for_a_request_that_waits_for_something_else(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.has("client", "holder", name="store", named=True, cpus=0)
     busy.says("client", control.End(actor="holder", grace_s=60))
@@ -154,7 +150,7 @@ def test_room_is_kept_for_nobody_who_waits_for_something_else(busy: Busy) -> Non
     busy.has("client", "another", cpus=2)
 
 
-def test_what_was_kept_is_free_for_others_when_nobody_wants_it_any_more(busy: Busy) -> None:
+def test_kept_room_is_free_when_its_request_is_withdrawn(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.fill(1)
     busy.asks("client", "large", cpus=2)
@@ -168,15 +164,13 @@ def test_what_was_kept_is_free_for_others_when_nobody_wants_it_any_more(busy: Bu
     assert busy.lives("next")
 
 
-def test_what_was_kept_is_free_at_once_when_the_request_finds_a_place_elsewhere(
-    busy: Busy,
-) -> None:
+def test_kept_room_is_free_at_once_when_its_request_is_placed_elsewhere(busy: Busy) -> None:
     for worker in ("w1", "w2"):
         busy.joins(worker, cpus=2, machine=worker)
     busy.fill(4)
     busy.asks("client", "large", cpus=2)
     busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
-    (kept,) = busy.registry._workers.ledger.keepers
+    (kept,) = busy.state.workers.ledger.keepers
     on_kept, elsewhere = busy.living[kept], busy.living[{"w1": "w2", "w2": "w1"}[kept]]
     busy.buries(next(iter(on_kept)))
     busy.asks("client", "next", cpus=1, machine=kept)
@@ -192,8 +186,8 @@ def test_room_on_a_machine_that_is_lost_is_kept_on_another(busy: Busy) -> None:
     busy.fill(6)
     busy.asks("client", "large", cpus=2)
     busy.pass_time(OVERTAKEN_S + TICK_S, ends=0)
-    (kept,) = busy.registry._workers.ledger.keepers
-    busy.registry.remove_worker(kept, "lost", may_return=True)
+    (kept,) = busy.state.workers.ledger.keepers
+    busy.loses(kept, may_return=True)
     busy.living[kept].clear()
     busy.joins(kept, cpus=2, machine=kept)
     busy.pass_time(4 * TICK_S, ends=2)
@@ -204,7 +198,7 @@ EVENTS = [*["place"] * 6, *["spawn"] * 4, *["tick", "die"] * 3, *["join"] * 2, "
 
 
 @hypothesis.given(st.integers(0, 2**32))
-def test_what_is_free_adds_up_whatever_happens_while_room_is_kept(seed: int) -> None:
+def test_free_amounts_add_up_while_room_is_kept(seed: int) -> None:
     draw, cluster = Random(seed), Cluster()
     for number in range(3):
         cluster.hello(f"client-{number}")
@@ -220,4 +214,4 @@ def test_what_is_free_adds_up_whatever_happens_while_room_is_kept(seed: int) -> 
             cluster.asks(f"client-{a % 3}", actor, cpus=[0, 0.5, 1, 2, 4][a % 5], gpus=gpus)
         else:
             happen(cluster, event, a, b)
-        check(cluster.registry)
+        check(cluster)

@@ -7,7 +7,7 @@ import hypothesis
 import hypothesis.strategies as st
 import msgspec
 
-from remotely.master.placement import Ledger, Never, Placement, Wait
+from remotely.master.ledger import Ledger, Placement
 from remotely.protocol.resources import Resources
 from tests.steps import steps
 
@@ -56,7 +56,7 @@ def test_each_gpu_is_given_to_one_actor_and_comes_back() -> None:
     first = placed_by(ledger, Resources(1, 2))
     second = placed_by(ledger, Resources(1, 2))
     assert (first.gpu_ids, second.gpu_ids) == ((0, 1), (2, 3))
-    assert ledger.place(Resources(1, 1), PYTHON) == Wait()
+    assert ledger.place(Resources(1, 1), PYTHON) is None
     ledger.release("a", Resources(1, 2), first.gpu_ids)
     assert placed_by(ledger, Resources(1, 1)).gpu_ids == (0,)
 
@@ -72,7 +72,7 @@ def test_ten_tenths_of_a_cpu_are_one_cpu_before_and_after() -> None:
     tenth = Resources(0.1)
     for _ in range(10):
         assert isinstance(ledger.place(tenth, PYTHON), Placement)
-    assert ledger.place(tenth, PYTHON) == Wait()
+    assert ledger.place(tenth, PYTHON) is None
     for _ in range(10):
         ledger.release("a", tenth, ())
     assert ledger.free("a") == Resources(1)
@@ -83,7 +83,7 @@ def test_only_workers_with_the_same_python_are_looked_at() -> None:
     ledger.add_worker("old", Resources(64), "3.10")
     ledger.add_worker("new", Resources(1), "3.11")
     assert ledger.place(Resources(1), "3.11") == Placement("new", ())
-    assert ledger.place(Resources(1), "3.11") == Wait()
+    assert ledger.place(Resources(1), "3.11") is None
 
 
 # --- parts of a GPU, resources of the user's, named machines -------------------------------------
@@ -94,8 +94,8 @@ def test_actors_share_a_gpu_and_fill_one_before_they_begin_another() -> None:
     placed = [placed_by(ledger, Resources(1, part)) for part in (0.5, 0.25, 0.5, 0.25)]
     assert [p.gpu_ids for p in placed] == [(0,), (0,), (1,), (0,)]
     assert ledger.free("a").gpus == 0.5
-    assert ledger.place(Resources(1, 1), PYTHON) == Wait()
-    assert ledger.place(Resources(1, 0.6), PYTHON) == Wait()
+    assert ledger.place(Resources(1, 1), PYTHON) is None
+    assert ledger.place(Resources(1, 0.6), PYTHON) is None
     ledger.release("a", Resources(1, 0.5), (1,))
     assert placed_by(ledger, Resources(1, 1)).gpu_ids == (1,)
 
@@ -114,7 +114,7 @@ def test_ten_tenths_of_a_gpu_are_one_gpu_before_and_after() -> None:
     tenth = Resources(0, 0.1)
     assert {placed_by(ledger, tenth).gpu_ids for _ in range(10)} == {(0,)}
     assert ledger.free("a") == Resources(1)
-    assert ledger.place(tenth, PYTHON) == Wait()
+    assert ledger.place(tenth, PYTHON) is None
     for _ in range(10):
         ledger.release("a", tenth, (0,))
     assert placed_by(ledger, Resources(0, 1)).gpu_ids == (0,)
@@ -123,7 +123,7 @@ def test_ten_tenths_of_a_gpu_are_one_gpu_before_and_after() -> None:
 def test_a_part_of_a_gpu_goes_to_a_worker_that_has_one() -> None:
     ledger = ledger_of(cpus=Resources(64), gpu=Resources(4, 1))
     assert [placed_by(ledger, Resources(1, 0.5)).worker for _ in range(2)] == ["gpu", "gpu"]
-    assert ledger.place(Resources(1, 0.5), PYTHON) == Wait()
+    assert ledger.place(Resources(1, 0.5), PYTHON) is None
     assert placed_by(ledger, Resources(1)).worker == "cpus"
     assert "0.5 GPUs where the largest worker has 0" in reason(
         ledger_of(a=Resources(1)), Resources(1, 0.5)
@@ -153,7 +153,7 @@ def test_resources_of_the_users_are_taken_and_given_back() -> None:
     assert ledger.free("licensed") == Resources(2, others=(("disk", 0.5),))
     assert not ledger.has_room("licensed", LICENSE, PYTHON)
     assert ledger.most_free(LICENSE).others == (("license", 0.0),)
-    assert ledger.place(LICENSE, PYTHON) == Wait()
+    assert ledger.place(LICENSE, PYTHON) is None
     ledger.release("licensed", LICENSE, ())
     assert ledger.has_room("licensed", LICENSE, PYTHON)
     both = Resources(others=(("disk", 0.1), ("license", 0.1)))
@@ -185,13 +185,13 @@ def test_of_named_workers_the_same_rule_chooses_and_others_do_not_count() -> Non
     ledger.add_worker("old", Resources(99), "3.10")
     some = ["a", "b", "old", "gone"]
     placed = [ledger.place(Resources(1), PYTHON, some) for _ in range(4)]
-    assert placed == [Placement("b", ()), Placement("a", ()), Placement("b", ()), Wait()]
-    answer = ledger.place(Resources(4), PYTHON, some)
-    assert isinstance(answer, Never)
-    assert "4 CPUs where the largest worker has 2" in answer.reason
+    assert placed == [Placement("b", ()), Placement("a", ()), Placement("b", ()), None]
+    assert ledger.place(Resources(4), PYTHON, some) is None
+    why = ledger.why_never(Resources(4), PYTHON, some)
+    assert why == "it asks for 4 CPUs where the largest worker has 2"
     ledger.suspend("b")
     ledger.release("b", Resources(1), ())
-    assert ledger.place(Resources(1), PYTHON, some) == Wait()
+    assert ledger.place(Resources(1), PYTHON, some) is None
 
 
 # --- how many at once ---------------------------------------------------------------------------
@@ -231,13 +231,15 @@ def test_what_is_taken_or_away_is_not_free_and_yet_there() -> None:
 def test_what_is_only_taken_now_is_waited_for() -> None:
     ledger = ledger_of(a=Resources(2))
     ledger.place(Resources(2), PYTHON)
-    assert ledger.place(Resources(2), PYTHON) == Wait()
+    assert ledger.place(Resources(2), PYTHON) is None
+    assert ledger.why_never(Resources(2), PYTHON) is None
 
 
 def reason(ledger: Ledger, asked: Resources, python: str = PYTHON) -> str:
-    answer = ledger.place(asked, python)
-    assert isinstance(answer, Never)
-    return answer.reason
+    assert ledger.place(asked, python) is None
+    why = ledger.why_never(asked, python)
+    assert why is not None
+    return why
 
 
 def test_the_reason_says_what_was_asked_and_what_the_largest_worker_has() -> None:
@@ -299,7 +301,7 @@ def test_more_may_be_held_than_there_is_and_then_nothing_is_placed() -> None:
     ledger = ledger_of(a=Resources(2))
     ledger.reserve("a", Resources(5), ())
     assert ledger.free("a").cpus == -3
-    assert ledger.place(Resources(1), PYTHON) == Wait()
+    assert ledger.place(Resources(1), PYTHON) is None
 
 
 def test_an_actor_may_end_after_its_worker_did() -> None:
@@ -390,16 +392,13 @@ def test_no_order_of_placing_and_ending_gives_out_more_than_there_is(
         assert ledger.copies(asked, PYTHON, 9) == min(9, sum(copies))
         in_all = sum(copies_by_trying(asked, total, [], 9) for total in totals)
         assert ledger.copies_in_all(asked, PYTHON, 9) == min(9, in_all)
-        match ledger.place(asked, PYTHON):
-            case Placement() as where:
-                assert len(where.gpu_ids) == math.ceil(asked.gpus)
-                placed.append((asked, where))
-            case Wait():
-                assert not any(room)
-                assert any(asked.fits(total) for total in totals)
-            case Never(reason=why):
-                assert why
-                assert not any(asked.fits(total) for total in totals)
+        is_possible = any(asked.fits(total) for total in totals)
+        assert (ledger.why_never(asked, PYTHON) is None) == is_possible
+        if found := ledger.place(asked, PYTHON):
+            assert len(found.gpu_ids) == math.ceil(asked.gpus)
+            placed.append((asked, found))
+        else:
+            assert not any(room)
         for i, total in enumerate(totals):
             here = [(a, w) for a, w in placed if w.worker == f"w{i}"]
             held = sum((a for a, _ in here), Resources())
@@ -416,7 +415,7 @@ changes = st.lists(st.one_of(requests, joins, st.integers(0, 99)), max_size=60)
 
 
 @hypothesis.given(changes)
-def test_the_choice_is_that_of_a_search_among_all_whoever_comes_and_goes(
+def test_the_choice_is_that_of_a_search_among_all_workers(
     changes: list[Resources | tuple[Resources, str] | int],
 ) -> None:
     ledger = Ledger()
@@ -447,8 +446,7 @@ def test_the_choice_is_that_of_a_search_among_all_whoever_comes_and_goes(
                 assert answer.worker == min(fitting, key=lambda name: (-frees[name].cpus, name))
                 placed.append((change, answer))
             else:
-                possible = any(change.fits(there[name][0]) for name in alike)
-                assert isinstance(answer, Wait if possible else Never)
+                assert answer is None
         assert ledger.pythons == sorted({python for _, python in there.values()})
         assert ledger.cpus == sum((total for total, _ in there.values()), Resources()).cpus
         if there:

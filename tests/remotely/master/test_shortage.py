@@ -33,7 +33,7 @@ def test_the_way_out_is_that_of_the_cluster() -> None:
     assert "connect(" not in started
 
 
-def test_cpus_that_are_counted_have_to_do_for_those_that_were_not_counted_before() -> None:
+def test_the_advised_cpus_include_actors_that_were_not_counted() -> None:
     """Actors that name no CPUs hold none, until `connect` names a number."""
     waits = why_waiting("A", ONE, NONE, [], False, Resources(2), uncounted=8)
     assert "remotely.connect(cpus=11)" in waits
@@ -41,7 +41,7 @@ def test_cpus_that_are_counted_have_to_do_for_those_that_were_not_counted_before
     assert "connect(cpus=13)" in way_out(Resources(4.5), Resources(4), uncounted=8)
 
 
-def test_a_name_that_is_bound_again_and_a_notebooks_outputs_are_said_to_keep_actors() -> None:
+def test_rebound_names_and_notebook_outputs_are_said_to_keep_actors() -> None:
     why = why_waiting("A", ONE, NONE, [], False, None)
     assert "`a = A()` makes the new actor before it lets go of the old one" in why
     assert "Out[n]" in why
@@ -55,12 +55,12 @@ def test_gpus_and_memory_are_told_if_they_are_asked_for() -> None:
     assert "connect(" not in why  # more CPUs would not help
 
 
-def test_what_is_reserved_beyond_what_there_is_is_not_told_as_less_than_nothing() -> None:
+def test_overcommitted_resources_are_shown_as_zero() -> None:
     asked = Resources(1, 1, 5)
     assert "is 0 CPUs." in why_waiting("A", asked, Resources(-1, -1, -5), [], False, None) + "."
 
 
-def test_a_group_that_can_never_live_at_once_is_told_how_many_cpus_it_takes() -> None:
+def test_a_group_too_large_for_a_scripts_cluster_is_told_the_cpus() -> None:
     why = why_never_together("Counter", 8, ONE, 2, Resources(2, 0, 1 << 30))
     assert why.startswith("8 actors of Counter ask for 8 CPUs; this cluster has 2 CPUs in all. ")
     assert "remotely.connect(cpus=8)" in why
@@ -70,7 +70,7 @@ def test_a_group_that_can_never_live_at_once_is_told_how_many_cpus_it_takes() ->
     assert "connect(cpus=" not in why
 
 
-def test_a_group_that_a_started_cluster_can_never_hold_is_told_for_how_many_there_is_room() -> None:
+def test_a_group_too_large_for_a_started_cluster_is_told_what_fits() -> None:
     why = why_never_together("Counter", 8, ONE, 6, None)
     assert why.startswith(
         "8 actors of Counter live at once, each with 1 CPU; all machines together have room for 6"
@@ -90,6 +90,6 @@ def test_resources_of_the_users_are_told_as_they_are_free() -> None:
     assert "asks for 1 CPU and 2 license; the most that a machine has free is 4 CPUs and 0 l" in why
 
 
-def test_gpus_that_are_not_there_are_no_matter_of_a_number_in_connect() -> None:
+def test_missing_gpus_are_no_matter_of_connect_cpus() -> None:
     assert "connect(cpus=" not in way_out(Resources(1, 2), Resources(4))
     assert "connect(cpus=5)" in way_out(Resources(4.5), Resources(4))

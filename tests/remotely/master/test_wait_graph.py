@@ -51,7 +51,7 @@ def test_another_wait_of_an_actor_is_the_end_of_the_one_before() -> None:
     assert ended.sentence == "a waits for b"
 
 
-def test_who_has_had_its_answer_meanwhile_is_in_no_cycle() -> None:
+def test_a_wait_that_was_answered_is_in_no_cycle() -> None:
     graph = WaitGraph()
     told(graph, "a", wait(1, "b", 0.0))
     told(graph, "b", wait(1, "a", 0.5))
@@ -62,7 +62,7 @@ def test_who_has_had_its_answer_meanwhile_is_in_no_cycle() -> None:
     assert told(graph, "b", wait(1, "a", 3.5)) == []
 
 
-def test_who_waits_for_a_cycle_of_others_is_not_told() -> None:
+def test_a_wait_for_a_cycle_of_others_is_not_reported() -> None:
     graph = WaitGraph()
     for now in (0.0, 1.0, 2.0):
         assert told(graph, "c", wait(1, "a", now)) == []

@@ -1,7 +1,204 @@
-"""Who waits for room is tried in the order of asking, and is removed once served."""
+"""The queue of placement requests: who is served, refused or told to wait, and in which order."""
 
-from remotely.master.waiting import Waiter, WaitingList
+from typing import Any
+
+from remotely.master.waiting import WaitingList
 from remotely.protocol import control
+from tests.remotely.master.played import (
+    Cluster,
+    request_of,
+)
+
+
+def test_requests_that_fit_are_served_in_the_order_of_asking(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "all", cpus=4)
+    for n, cpus in enumerate([2, 1, 2, 0.5, 1]):
+        cluster.asks("client", f"w{n}", cpus=cpus)
+    cluster.buries("all")
+    assert cluster.spawns() == ["w0", "w1", "w3"]  # the third finds half a CPU, and waits on
+
+
+def test_a_withdrawn_request_gives_its_line_no_earlier_turn(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1)
+    cluster.has("client", "in the way")
+    cluster.asks("client", "withdrawn")
+    cluster.asks("client", "other line", memory=1)
+    cluster.asks("client", "same line")
+    cluster.says("client", control.End(actor="withdrawn", grace_s=0))
+    cluster.buries("in the way")
+    assert cluster.spawns() == ["other line"]
+
+
+def test_uncounted_cpus_are_not_waited_for_and_a_crowd_is_told_once(cluster: Cluster) -> None:
+    cluster.starts_master(counts_cpus=False)
+    cluster.hello("client")
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a", cpus=2)  # who names some takes them
+    cluster.has("client", "b", names_cpus=False)
+    cluster.has("client", "c", names_cpus=False)
+    assert cluster.told(control.Notice) == []
+    cluster.has("client", "d", names_cpus=False)
+    ((who, notice),) = cluster.told(control.Notice)
+    assert (who, "cores (2), which they share" in notice.text) == ("client", True)
+    cluster.has("client", "e", names_cpus=False)
+    assert cluster.told(control.Notice) == []
+    cluster.asks("client", "f", cpus=1)
+    assert cluster.spawns() == []
+    cluster.buries("a")
+    assert cluster.spawns() == ["f"]
+
+
+def test_a_request_is_refused_when_another_gets_its_name(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "other")
+    ticket = cluster.asks("client", "large", cpus=2, name="store", named=True)
+    cluster.has("client", "small", cpus=1, name="store", named=True)
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NameTaken")
+
+
+def test_a_request_for_the_name_of_an_ending_actor_waits_for_it(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    cluster.says("client", control.Locate(ticket=7, name="store"))
+    assert cluster.told(control.Located) == [("client", control.Located(ticket=7))]
+    ticket = cluster.asks("client", "new", name="store", named=True)
+    assert [said.ticket for _, said in cluster.told(control.Queued)] == [ticket]
+    assert cluster.spawns() == []
+    cluster.buries("old")
+    assert cluster.spawns() == ["new"]
+
+
+def test_a_request_for_a_name_overtakes_no_earlier_request_for_room(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.asks("client", "first")
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    cluster.asks("client", "second", name="store", named=True)
+    cluster.buries("old")
+    assert cluster.spawns() == ["first"]
+
+
+def test_a_request_without_patience_is_placed_or_refused_at_once(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1)
+    for ticket, actor in ((1, "first"), (2, "second")):
+        request = request_of(actor, "client")
+        cluster.says("client", control.Place(ticket=ticket, request=request, patience_s=0))
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (2, "NoResources")
+    assert "Counter asks for 1 CPU; the most that a machine has free is 0 CPUs" in refusal.why
+    assert cluster.spawns() == ["first"]
+    cluster.buries("first")
+    assert cluster.spawns() == []
+
+
+def test_a_waiting_request_is_told_who_holds_what_it_needs(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1, gpus=1, license=2)
+    cluster.has("client", "none", cpus=0)
+    cluster.has("client", "a cpu", cpus=1)
+    cluster.has("client", "a gpu", cpus=0, gpus=1)
+    cluster.has("client", "a license", cpus=0, others={"license": 1})
+
+    def said_of(**wishes: Any) -> str:
+        cluster.asks("client", f"a{len(cluster.said)}", **wishes)
+        ((_, queued),) = cluster.told(control.Queued)
+        return queued.why
+
+    assert "0 CPUs. a cpu (1 CPU) has the rest" in said_of(cpus=1)
+    assert "0 CPUs. a gpu (0 CPUs and 1 GPU) has the rest" in said_of(cpus=0, gpus=1)
+    assert "CPUs and 1 license. a license (" in said_of(cpus=0, others={"license": 2})
+
+
+def test_a_new_cluster_has_a_moment_to_find_a_machine(cluster: Cluster) -> None:
+    request = request_of("a", "client")
+    cluster.says("client", control.Place(ticket=1, request=request, patience_s=0))
+    cluster.passes(0.5)
+    cluster.joins("worker", cpus=1)
+    assert cluster.spawns() == ["a"]
+
+
+def test_a_request_for_a_name_is_refused_after_its_patience(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.says("client", control.End(actor="old", grace_s=600))
+    wanted = request_of("new", "client", name="store", named=True)
+    cluster.says("client", control.Place(ticket=99, request=wanted, patience_s=5))
+    cluster.passes(6.0)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (99, "NoResources")
+    assert "'store' has been asked to end, and still runs" in refusal.why
+
+
+def test_an_actor_that_is_ending_does_not_wait_for_its_own_name(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.hello("inside", actor="old")
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    ticket = cluster.asks("inside", "new", name="store", named=True)
+    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (ticket, "NameTaken")
+
+
+def test_an_automatic_name_of_an_actor_that_is_ending_is_free(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "Counter-1")
+    cluster.says("client", control.End(actor="Counter-1", grace_s=60))
+    cluster.has("client", "new", name="Counter-1", named=True)
+
+
+def test_a_withdrawn_request_for_a_name_does_not_get_it_later(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=4)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    ticket = cluster.asks("client", "new", name="store", named=True)
+    cluster.asks("client", "newer", name="store", named=True)
+    cluster.says("client", control.End(actor="new", grace_s=0))
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "ActorDied")
+    cluster.buries("old")
+    assert cluster.spawns() == ["newer"]
+
+
+def test_a_request_is_refused_when_the_only_large_machine_leaves(cluster: Cluster) -> None:
+    cluster.joins("large", cpus=4)
+    cluster.joins("small", cpus=2)
+    cluster.has("client", "a", cpus=3)
+    ticket = cluster.asks("client", "b", cpus=3)
+    cluster.has("client", "c", cpus=2)
+    cluster.asks("client", "d", cpus=2)
+    cluster.loses("large")
+    ((who, refusal),) = cluster.told(control.NotPlaced)
+    assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NoResources")
+    cluster.buries("c")
+    assert cluster.spawns() == ["d"]
+
+
+def test_a_client_that_says_goodbye_asks_for_nothing_any_more(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a", cpus=1)
+    cluster.has("client", "b", cpus=1)
+    cluster.asks("client", "c", cpus=1)
+    cluster.says("client", control.Goodbye())
+    cluster.buries("a")
+    assert cluster.spawns() == []
+    cluster.buries("b")
+    assert cluster.told(control.Farewell)
+
+
+def test_an_actor_asked_for_before_its_worker_is_back_is_made_once(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a")
+    cluster.starts_master()
+    cluster.hello("client")
+    ticket = cluster.asks("client", "a")  # it was never told that it has it
+    assert cluster.told(control.Queued)
+    cluster.joins("worker", cpus=2)
+    ((who, placed),) = cluster.told(control.Placed)
+    assert (who, placed.ticket) == ("client", ticket)
+    assert placed.location == cluster.living["worker"]["a"].location
+    assert cluster.spawns() == []
 
 
 def place(actor: str) -> control.Place:
@@ -11,19 +208,15 @@ def place(actor: str) -> control.Place:
     return control.Place(ticket=1, request=request, patience_s=1.0)
 
 
-def test_who_asks_anew_while_served_waits_on() -> None:
-    """The master may be told, in the middle of a turn, that a placed actor needs a new place."""
+def test_a_request_made_anew_during_its_turn_waits_on() -> None:
+    """An answer in the middle of a turn may cause that."""
     waiting = WaitingList()
-    waiting.add("s", place("a"), deadline=1.0)
+    waiting.add("s", place("a"), since=0.0, deadline=1.0)
 
-    def asks_anew(waiter: Waiter) -> bool:
-        if waiter.deadline == 2.0:
-            return False
-        waiting.remove("a")
-        waiting.add("s", place("a"), deadline=2.0)
-        return True
-
-    waiting.serve(lambda *_: True, asks_anew)
+    for waiter in waiting.turns(lambda *_: True):
+        if waiter.deadline != 2.0:
+            waiting.remove("a")
+            waiting.add("s", place("a"), since=0.0, deadline=2.0)
 
     left = waiting.get("a")
     assert left is not None

@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from remotely.values.by_value import Way, way_of
 from remotely.values.codec import Encoded, decode, encode
 from remotely.values.picklers import SMALL_BUFFER_BYTES
 
@@ -182,3 +183,9 @@ def test_tensors_ride_beside_the_pickle_by_value_too() -> None:
     back = arrived(encoded)()
     assert torch.equal(back[0], tensor)
     assert np.array_equal(back[1], array)
+
+
+def test_classes_and_functions_of_torch_go_by_name() -> None:
+    assert way_of("torch.nn.modules.linear") is Way.INSTALLED
+    assert way_of("torch._C._nn") is Way.INSTALLED  # made by hand, by an installed package
+    assert sent(torch.nn.Linear) is torch.nn.Linear

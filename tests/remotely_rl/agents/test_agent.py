@@ -14,7 +14,7 @@ from remotely_rl import TrainingError, dqn, ppo, sac
 from remotely_rl.agents import export
 from remotely_rl.agents.agent import Agent
 from remotely_rl.agents.load import Trained
-from remotely_rl.runs import setup
+from remotely_rl.runs import training
 
 
 class Camera(gymnasium.Env[Any, Any]):
@@ -39,7 +39,7 @@ class Camera(gymnasium.Env[Any, Any]):
 def agent_of(kind: Any, env: Any, **settings: Any) -> Agent:
     torch.manual_seed(0)
     config = kind.Config(env=env, device="cpu", **settings)
-    trained = Trained(config, setup.make_learner(config).model.eval())
+    trained = Trained(config, training.make_learner(config).model.eval())
     envs = trained.environments(1)
     envs.reset(0)
     envs.close()
@@ -223,7 +223,7 @@ class Unpredictable(torch.nn.Module):
 
 def test_a_model_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
     config = ppo.Config(env="CartPole-v1", device="cpu")
-    trained = Trained(config, setup.make_learner(config, model=Unpredictable).model.eval())
+    trained = Trained(config, training.make_learner(config, model=Unpredictable).model.eval())
     envs = trained.environments(1)
     with pytest.raises(TrainingError, match="Unpredictable cannot be exported"):
         Agent(trained, envs).export(tmp_path / "agent.pt2")

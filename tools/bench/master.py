@@ -1,10 +1,14 @@
-"""What a cluster costs its master, and whether that stays so as the cluster grows.
+"""The cost of a cluster to its master, and whether it stays the same as the cluster grows.
 
-    python -m tools.bench.registry [--workers 1000] [--actors 20000] [--sockets] [--json FILE]
+    python -m tools.bench.master [--workers 1000] [--actors 20000] [--sockets] [--json FILE]
+    python -m tools.bench.master --large [--workers 10000] [--actors 100000]
 
-A real Registry hears bytes, as its shell does: each message is decoded, handled, and what the
-registry says to it is encoded.  Figures are microseconds of one core an event, sockets apart, on
+A real core hears bytes, as its shell does: each message is decoded, handled, and what the
+core says to it is encoded.  Figures are microseconds of one core an event, sockets apart, on
 clusters of a hundredth, a tenth and all of the workers and actors; a figure is flat if its row is.
+
+With --large one cluster is played: the master is started again and its workers come back; actors
+are placed; a tenth of the workers is lost at once, and what lived there is placed again.
 
 With --sockets a real master, a process of its own, has as many connections, each with CURVE, from
 workers that beat and report; what it takes of a core is what the kernel says, libzmq's thread
@@ -30,8 +34,9 @@ import zmq
 
 from remotely.machine import daemons, this_machine
 from remotely.master.admission import Admission
+from remotely.master.core import Core
 from remotely.master.master import GC_THRESHOLD
-from remotely.master.registry import Registry
+from remotely.master.state import Instruction, Tell
 from remotely.protocol import control
 from remotely.protocol.configs import MasterConfig
 from remotely.protocol.ids import bound_id
@@ -56,13 +61,14 @@ ADMISSION = Admission([KEY], [], b"the master's secret")
 
 
 class Cluster:
-    """A Registry, and its peers as a loop plays them; each worker's actors belong to one client."""
+    """A core, and its peers as a loop plays them; each worker's actors belong to one client."""
 
     def __init__(self, workers: int, actors: int, owner: str = "") -> None:
-        self.spent_s = 0.0
+        self.spent_s = 0.0  # of this process: others may share its core
+        self.now = 0.0
         self.said: list[tuple[str, msgspec.Struct]] = []
         self._decoders = {role: control.Decoder(union) for role, union in control.ToMaster.items()}
-        self.registry = Registry(self._tell, lambda who: None, ADMISSION, LEASE_S)
+        self.core = Core(ADMISSION, LEASE_S)
         self.workers = [f"{number:016x}" for number in range(workers)]
         self.clients = [f"{number:032x}" for number in range(workers)]
         self.tickets = itertools.count(1)
@@ -77,24 +83,24 @@ class Cluster:
         """Have the master hear, and count what it takes."""
         for message in messages:
             data = control.encode(message)
-            begin = time.perf_counter()
+            begin = time.process_time()
             match self._decoders[role].decode(data):
                 case control.Hello() as hello:
-                    self.registry.greet(hello, KEY, begin)
+                    self._do(self.core.greet(hello, KEY, self.now))
                 case control.Register() as found:
-                    self.registry.enlist(found, begin)
-                    self.registry.settle(found)
+                    self._do(self.core.enlist(found, self.now))
+                    self._do(self.core.settle(found))
                 case heard if role == "client":
-                    self.registry.hear_client(who, heard, begin)
+                    self._do(self.core.hear_client(who, heard, self.now))
                 case heard:
-                    self.registry.hear_worker(who, heard, begin)
-            self.spent_s += time.perf_counter() - begin
+                    self._do(self.core.hear_worker(who, heard, self.now))
+            self.spent_s += time.process_time() - begin
 
-    def time(self, action: Callable[[], object]) -> None:
+    def time(self, action: Callable[[], list[Instruction]]) -> None:
         """Count what the master does of its own accord."""
-        begin = time.perf_counter()
-        action()
-        self.spent_s += time.perf_counter() - begin
+        begin = time.process_time()
+        self._do(action())
+        self.spent_s += time.process_time() - begin
 
     def took_us(self, events: int) -> float:
         """Return microseconds an event since the last figure."""
@@ -110,10 +116,11 @@ class Cluster:
         self.said.clear()
         return found
 
-    def _tell(self, who: str, message: msgspec.Struct) -> bool:
-        control.encode(message)
-        self.said.append((who, message))
-        return True
+    def _do(self, instructions: list[Instruction]) -> None:
+        for each in instructions:
+            if isinstance(each, Tell):
+                control.encode(each.message)
+                self.said.append((each.who, each.message))
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -133,12 +140,11 @@ class Cluster:
         obituary = control.Obituary(actor=actor, life=0, asked=True, exit=0)
         self.hear("worker", worker, control.Died(obituary=obituary))
 
-    def tick(self) -> None:
-        now = time.perf_counter()
+    def tick(self) -> list[Instruction]:
         for who in (*self.workers, *self.clients):
             control.encode(control.Tick())
-            self.registry.renew(who, now)
-        self.registry.expire(now)
+            self.core.renew(who, self.now)
+        return self.core.expire(self.now)
 
 
 def request_of(actor: str, owner: str, **wishes: Any) -> control.Request:
@@ -181,10 +187,23 @@ def location_of(request: control.Request) -> control.Location:
     )
 
 
-def status(number: int, worker: int, owner: str) -> control.ActorStatus:
-    request = request_of(f"{worker:06x}{number:04x}{'0' * 22}", owner)
+def status(number: int, worker: int, owner: str, max_restarts: int = 0) -> control.ActorStatus:
+    actor = f"{worker:06x}{number:04x}{'0' * 22}"
+    maker = owner if max_restarts else ""
+    request = request_of(actor, owner, max_restarts=max_restarts, maker=maker)
     return control.ActorStatus(
         location=location_of(request), request=request, cpu_percent=99.9, rss=1 << 28, since=1e9
+    )
+
+
+def hello_of(who: str) -> control.Hello:
+    return control.Hello(
+        session=who,
+        python=this_machine.PYTHON,
+        pid=1,
+        host="elsewhere",
+        machine="machine",
+        modules=["numpy", "torch"],
     )
 
 
@@ -235,15 +254,7 @@ def figures(workers: int, actors: int) -> dict[str, float]:
         cluster.hear("worker", found_register.worker, found_register)
     found["a worker is back, with its actors"] = cluster.took_us(workers)
     for who in cluster.clients:
-        hello = control.Hello(
-            session=who,
-            python=this_machine.PYTHON,
-            pid=1,
-            host="elsewhere",
-            machine="machine",
-            modules=["numpy", "torch"],
-        )
-        cluster.hear("client", who, hello)
+        cluster.hear("client", who, hello_of(who))
     found["a client says hello"] = cluster.took_us(workers)
     _of_placing(cluster, found)
     _of_rest(cluster, found)
@@ -308,7 +319,7 @@ def _of_ends(cluster: Cluster, found: dict[str, float]) -> None:
         assert cluster.taken(control.Farewell)
     found["a client leaves, with a worker's actors"] = cluster.took_us(5)
     for who in cluster.workers[:5]:
-        cluster.time(lambda who=who: cluster.registry.remove_worker(who, "lost"))  # type: ignore[misc]
+        cluster.time(lambda who=who: cluster.core.remove_worker(who, "lost", cluster.now))  # type: ignore[misc]
     found["a worker is lost, with its actors"] = cluster.took_us(5)
     cluster.hear("client", cluster.clients[0], control.AskStatus(ticket=1))
     found["status, for each worker"] = cluster.took_us(len(cluster.workers) - 5)
@@ -318,12 +329,11 @@ def owner_of_all(workers: int, actors: int) -> dict[str, float]:
     """Return microseconds an actor, when the client that owns every one of them ends."""
     who = "f" * 32
     cluster = Cluster(workers, actors, owner=who)
-    hello = control.Hello(session=who, python=this_machine.PYTHON, pid=1, host="", machine="")
-    cluster.hear("client", who, hello)
+    cluster.hear("client", who, hello_of(who))
     for told in cluster.registers:
         cluster.hear("worker", told.worker, told)
     cluster.took_us(1)
-    cluster.time(lambda: cluster.registry.end_session(who))
+    cluster.time(lambda: cluster.core.end_session(who, cluster.now))
     assert len(cluster.taken(control.End)) == actors
     found = {"the owner of all actors ends, for each": cluster.took_us(actors)}
     sample = cluster.registers[:: max(1, workers // SAMPLES)]
@@ -341,6 +351,71 @@ def at_rest_percent(found: dict[str, float], workers: int) -> float:
         + 2 * workers / TICK_EVERY_S * found["a tick, for each peer"]
     )
     return us_per_s / 1e6 * 100
+
+
+# --- a large cluster ------------------------------------------------------------------------------
+
+
+def large(workers: int, actors: int) -> dict[str, float]:
+    """Return seconds of the master, on one cluster whose master was just started again."""
+    gc.set_threshold(GC_THRESHOLD)
+    process = psutil.Process()
+    cluster = Cluster(0, 0)
+    cluster.time(cluster.tick)
+    before = process.memory_info().rss
+    longest_s = 0.0
+    for w in range(workers):
+        who = f"{w:032x}"
+        living = [status(n, w, who, max_restarts=1) for n in range(actors // workers)]
+        name, spent_s = f"{w:016x}", cluster.spent_s
+        cluster.hear("client", who, hello_of(who))
+        cluster.hear("worker", name, register(name, living, cpus=len(living) + 3.0))
+        longest_s = max(longest_s, cluster.spent_s - spent_s)
+        cluster.workers.append(name)
+        cluster.clients.append(who)
+        cluster.said.clear()
+    found = {
+        "its restart: all workers, actors and clients come back, s": cluster.took_us(1) / 1e6,
+        "the longest of these, ms": longest_s * 1e3,
+        "its memory then, MB": (process.memory_info().rss - before) / 1e6,
+    }
+    latencies = []
+    for who in itertools.islice(itertools.cycle(cluster.clients), 10 * SAMPLES):
+        spent_s = cluster.spent_s
+        cluster.place(who, cpus=0.01)
+        cluster.spawn()
+        latencies.append((cluster.spent_s - spent_s) * 1e6)
+    found["a placement, us: median"] = statistics.median(latencies)
+    found["a placement, us: 99 of 100"] = statistics.quantiles(latencies, n=100)[98]
+    cluster.took_us(1)
+    found |= _of_a_rack(cluster, workers // 10)
+    cluster.hear("client", cluster.clients[0], control.AskStatus(ticket=1, fresh=False))
+    found["a status, ms"] = cluster.took_us(1) / 1e3
+    cluster.time(cluster.tick)
+    found["a tick, ms"] = cluster.took_us(1) / 1e3
+    return found
+
+
+def _of_a_rack(cluster: Cluster, count: int) -> dict[str, float]:
+    """Return seconds of the master when so many workers are lost at once."""
+    lost = set(cluster.workers[:count])
+    cluster.now += LEASE_S
+    for who in (*cluster.workers, *cluster.clients):
+        if who not in lost:
+            cluster.core.renew(who, cluster.now)
+    cluster.took_us(1)
+    cluster.time(lambda: cluster.core.expire(cluster.now))
+    died = [(who, said.obituary) for who, said in cluster.taken(control.Died)]
+    found = {f"{count:,} workers are lost at once, s": cluster.took_us(1) / 1e6}
+    cluster.workers = cluster.workers[count:]
+    for who, obituary in died:
+        request = request_of(obituary.actor, who, max_restarts=1, maker=who, life=1)
+        place = control.Place(ticket=next(cluster.tickets), request=request, patience_s=60)
+        cluster.hear("client", who, place)
+    placed = len(cluster.spawn())
+    found[f"and {len(died):,} actors are placed again, s"] = cluster.took_us(1) / 1e6
+    assert placed == len(died), f"{placed} of {len(died)} were placed again"
+    return found
 
 
 # --- with sockets ---------------------------------------------------------------------------------
@@ -502,11 +577,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--workers", type=int, default=1000)
-    parser.add_argument("--actors", type=int, default=20_000)
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--actors", type=int)
+    parser.add_argument(
+        "--large", action="store_true", help="one cluster, and what may happen to it"
+    )
     parser.add_argument("--sockets", action="store_true", help="a real master and connections too")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    options.workers = options.workers or (10_000 if options.large else 1000)
+    options.actors = options.actors or (100_000 if options.large else 20_000)
+    if options.large:
+        for name, value in large(options.workers, options.actors).items():
+            print(f"{name:60}{value:>14,.2f}")
+        return
     sizes = [(max(10, int(s * options.workers)), max(20, int(s * options.actors))) for s in SIZES]
     columns = []
     for workers, actors in sizes:

@@ -1,44 +1,144 @@
-"""Which worker an actor goes to.
+"""The ledger of what is free on each worker, and the choice of the worker for an actor.
 
 The rule: of the workers with the actor's Python that have room, the one with the most free CPUs;
 among equals, the first by id.  So actors spread, and the same events give the same placement.  An
 actor that asks for a part of a GPU gets it of the device that has least left and enough, so that
 whole ones stay free.
 
-    Placement    here, with these GPUs; it is taken off what is free
-    Wait         some worker is big enough, but not free enough now, or away
-    Never        no worker is big enough, or none has this Python; the reason is a sentence
-
-Workers with the same Python and as many free GPUs stand on one bucket, those with most free CPUs in
+Workers with the same Python and as many free GPUs stand in one bucket, those with most free CPUs in
 front.  A placement looks at each bucket with enough GPUs from its front, and passes by workers that
 have too little memory, or too few of the user's resources: mostly one look a bucket, whatever the
 number of workers and actors.  A structure that is sorted by memory too was refused: it would serve
-clusters that run out of memory before CPUs, where passing a thousand workers takes 0.1 ms.
+clusters that run out of memory before CPUs, where passing a thousand workers takes 0.1 ms.  Of
+memory, GPUs and the user's resources the free amounts alone are kept sorted, each by itself: enough
+to say what the most is that a machine has free.
 
 A request that names machines (`among`) looks at those alone, one by one.
+
+All but bytes is counted in thousandths.  What is held may be more than there is, where a new master
+learns of it; then what is free is below zero.
 """
 
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from remotely.master.room import Room, enough_gpus
 from remotely.protocol.resources import Resources, counted, format_bytes, in_thousandths, listed
+
+WHOLE = 1000  # a GPU, in thousandths
+
+
+@lru_cache(maxsize=10_000)  # many actors ask for the same, and a request is retried many times
+def needs_of(asked: Resources) -> tuple[tuple[str, int], ...]:
+    """Return how much is asked for of each resource but GPUs, where it is any."""
+    needs = [("cpus", in_thousandths(asked.cpus)), ("memory", asked.memory)]
+    needs += [(name, in_thousandths(amount)) for name, amount in asked.others]
+    return tuple((name, amount) for name, amount in needs if amount)
+
+
+@dataclass
+class Room:
+    """One worker: what it has in all, and what is free of that."""
+
+    total: Resources
+    python: str
+    free: dict[str, int]  # of each resource but GPUs
+    gpu_ids: set[int]  # wholly free
+    # Of the others, unless it is zero: how much is, in thousandths; below zero if too much is held.
+    shared: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def all_free(cls, total: Resources, python: str) -> "Room":
+        free = {"cpus": 0, "memory": 0, **dict(needs_of(total))}
+        return cls(total, python, free, set(range(int(total.gpus))))
+
+    def as_resources(self) -> Resources:
+        free = self.free.copy()
+        cpus, memory = free.pop("cpus"), free.pop("memory")
+        others = tuple((name, count / 1000) for name, count in sorted(free.items()) if count)
+        return Resources(cpus / 1000, self.milli_gpus / 1000, memory, others)
+
+    @property
+    def milli_gpus(self) -> int:
+        return WHOLE * len(self.gpu_ids) + sum(self.shared.values())
+
+    @property
+    def share(self) -> int:
+        """The most that is free of a GPU that is in use."""
+        return max(0, *self.shared.values()) if self.shared else 0
+
+    def amounts(self) -> list[tuple[str, int]]:
+        """Return what is free of each but CPUs."""
+        found = [(name, count) for name, count in self.free.items() if name != "cpus"]
+        return [*found, ("gpus", self.milli_gpus)] if self.total.gpus else found
+
+    def has(self, needs: Iterable[tuple[str, int]]) -> bool:
+        """Tell whether so much can be had of each."""
+        return all(self.free.get(name, 0) >= amount for name, amount in needs)
+
+    def choose_gpus(self, milli_gpus: int) -> tuple[int, ...]:
+        """Return which to give to an actor for which there is room."""
+        if milli_gpus >= WHOLE:
+            return tuple(sorted(self.gpu_ids)[: milli_gpus // WHOLE])
+        fitting = [(left, gpu) for gpu, left in self.shared.items() if left >= milli_gpus]
+        return (min(fitting)[1] if fitting else min(self.gpu_ids),)
+
+    def soonest_gpus(self, milli_gpus: int) -> tuple[int, ...]:
+        """Return which to keep for an actor for which there is no room yet: those most free."""
+        left = dict.fromkeys(self.gpu_ids, WHOLE) | self.shared
+        ids = sorted(range(int(self.total.gpus)), key=lambda gpu: (-left.get(gpu, 0), gpu))
+        return tuple(ids[: max(1, milli_gpus // WHOLE)])
+
+    @property
+    def lacks(self) -> tuple[int, ...]:
+        """How much more is held than there is: of CPUs, memory, GPUs, and all others together."""
+        lacks = {name: max(0, -count) for name, count in self.free.items()}
+        cpus, memory = lacks.pop("cpus"), lacks.pop("memory")
+        gpus = sum(max(0, -left) for left in self.shared.values())
+        return cpus, memory, gpus, sum(lacks.values())
+
+    def take(self, asked: Resources, gpu_ids: tuple[int, ...], sign: int = 1) -> None:
+        """Take this off what is free; give it back if `sign` is -1."""
+        for name, amount in needs_of(asked):
+            self.free[name] = self.free.get(name, 0) - sign * amount
+        part = sign * min(WHOLE, in_thousandths(asked.gpus))
+        for gpu in gpu_ids:
+            left = WHOLE if gpu in self.gpu_ids else self.shared.pop(gpu, 0)
+            self.gpu_ids.discard(gpu)
+            if left - part >= WHOLE:
+                self.gpu_ids.add(gpu)
+            elif left != part:
+                self.shared[gpu] = left - part
+
+    def copies(self, asked: Resources, at_most: int) -> int:
+        """Return how many actors that each ask for this there is room for."""
+        found = min([at_most, *(self.free.get(n, 0) // each for n, each in needs_of(asked))])
+        if milli_gpus := in_thousandths(asked.gpus):
+            parts = sum(
+                max(0, left) // milli_gpus for left in self.shared.values()
+            )  # none is whole
+            whole = len(self.gpu_ids)
+            in_whole = whole * (WHOLE // milli_gpus) or whole // max(1, milli_gpus // WHOLE)
+            found = min(found, in_whole + parts)
+        return max(0, found)
+
+
+def enough_gpus(milli_gpus: int, whole: int, share: int) -> bool:
+    """Tell whether so much can be had of GPUs; `share` is the most that is free of one in use."""
+    if milli_gpus < WHOLE:
+        return whole > 0 or share >= milli_gpus
+    return WHOLE * whole >= milli_gpus
 
 
 class Placement(NamedTuple):
+    """Where an actor goes, and which GPUs it has there.  It is taken off what is free."""
+
     worker: str
     gpu_ids: tuple[int, ...]
-
-
-class Wait(NamedTuple):
-    """There is no room now, but there may be."""
-
-
-class Never(NamedTuple):
-    reason: str
 
 
 class _Sizes:
@@ -79,6 +179,8 @@ class Ledger:
         # By Python, number of free GPUs and the most that is free of another: less free thousandths
         # of CPUs, and worker; sorted.
         self._buckets: dict[tuple[str, int, int], list[tuple[int, str]]] = {}
+        # Of the same workers, all that is free of each but CPUs; sorted.
+        self._amounts: dict[str, list[int]] = defaultdict(list)
         self._sizes: dict[str, _Sizes] = {}  # by Python
         self._milli_cpus = 0  # of all workers together
         self._kept: list[tuple[Placement, Resources]] = []  # taken, by `keep`
@@ -126,72 +228,64 @@ class Ledger:
 
     def free(self, worker: str) -> Resources:
         """Return what is free; below zero where `reserve` took more than there is."""
-        return self._workers[worker].free
+        return self._workers[worker].as_resources()
 
     def most_free(self, asked: Resources) -> Resources:
         """Return of each resource that is asked for, and of CPUs, the most that is free on one
         worker, if not on the same."""
         if not self._buckets:  # all are away
             return Resources()
-        milli_cpus = max(-bucket[0][0] for bucket in self._buckets.values())
-        there = []
-        if asked.gpus or asked.memory or asked.others:  # which is rare: this looks at all
-            there = [room for name, room in self._workers.items() if name not in self.away]
         return Resources(
-            milli_cpus / 1000,
-            max(room.milli_gpus for room in there) / 1000 if asked.gpus else 0,
-            max(room.memory for room in there) if asked.memory else 0,
-            tuple((n, max(r.others.get(n, 0) for r in there) / 1000) for n, _ in asked.others),
+            max(-bucket[0][0] for bucket in self._buckets.values()) / 1000,
+            self._most("gpus") / 1000 if asked.gpus else 0,
+            self._most("memory") if asked.memory else 0,
+            tuple((name, self._most(name) / 1000) for name, _ in asked.others),
         )
+
+    def _most(self, of: str) -> int:
+        """Return the most that is free; of what only some workers have, the others have none."""
+        amounts = self._amounts.get(of)
+        has_all = amounts and len(amounts) == len(self._workers) - len(self.away)
+        return (amounts[-1] if has_all else max(0, amounts[-1])) if amounts else 0
 
     def has_room(self, worker: str, asked: Resources, python: str) -> bool:
         """Tell whether `asked` could be placed on this worker now."""
-        found = self._workers[worker]
+        room = self._workers[worker]
         return (
             worker not in self.away
-            and found.python == python
-            and (not asked.cpus or found.milli_cpus >= in_thousandths(asked.cpus))
-            and (not asked.memory or found.memory >= asked.memory)
-            and (not asked.gpus or found.has_gpus(in_thousandths(asked.gpus)))
-            and (not asked.others or found.has_others(asked))
+            and room.python == python
+            and room.has(needs_of(asked))
+            and (
+                not asked.gpus
+                or enough_gpus(in_thousandths(asked.gpus), len(room.gpu_ids), room.share)
+            )
         )
 
     def copies(
         self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
     ) -> int:
         """Return how many actors that each ask for this could be placed now, up to `at_most`."""
-        found = 0
-        for name in self._candidates(python, among):
-            if name not in self.away:
-                found += self._workers[name].copies(asked, at_most - found)
-                if found == at_most:
-                    break
-        return found
+        there = (n for n in self._candidates(python, among) if n not in self.away)
+        return _copies((self._workers[name] for name in there), asked, at_most)
 
     def copies_in_all(
         self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
     ) -> int:
         """Return how many could be placed if all of every worker were free, up to `at_most`."""
-        found = 0
-        for name in self._candidates(python, among):
-            total = self._workers[name].total
-            found += Room.all_free(total, python).copies(asked, at_most - found)
-            if found == at_most:
-                break
-        return found
+        totals = (self._workers[name].total for name in self._candidates(python, among))
+        return _copies((Room.all_free(total, python) for total in totals), asked, at_most)
 
     def place(
         self, asked: Resources, python: str, among: Collection[str] | None = None
-    ) -> Placement | Wait | Never:
-        """Choose a worker with this Python ("3.11") and take `asked` off it."""
+    ) -> Placement | None:
+        """Choose a worker with this Python ("3.11") that has room, and take `asked` off it."""
         worker = self._choose(asked, python) if among is None else self._best(asked, python, among)
-        if worker is not None:
-            found = self._workers[worker]
-            gpu_ids = found.choose_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
-            self.reserve(worker, asked, gpu_ids)
-            return Placement(worker, gpu_ids)
-        why = self.why_never(asked, python, among)
-        return Wait() if why is None else Never(why)
+        if worker is None:
+            return None
+        found = self._workers[worker]
+        gpu_ids = found.choose_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
+        self.reserve(worker, asked, gpu_ids)
+        return Placement(worker, gpu_ids)
 
     def why_never(
         self, asked: Resources, python: str, among: Collection[str] | None = None
@@ -209,8 +303,8 @@ class Ledger:
         return self._why_never(asked, python, sizes)
 
     def _choose(self, asked: Resources, python: str) -> str | None:
-        milli_cpus, memory = in_thousandths(asked.cpus), asked.memory
-        milli_gpus = in_thousandths(asked.gpus)
+        milli_cpus, milli_gpus = in_thousandths(asked.cpus), in_thousandths(asked.gpus)
+        needs = needs_of(asked)
         best: tuple[int, str] | None = None
         for (bucket_python, whole, share), bucket in self._buckets.items():
             if bucket_python != python:
@@ -221,9 +315,7 @@ class Ledger:
                 is_short = milli_cpus and -entry[0] < milli_cpus
                 if is_short or (best is not None and best < entry):
                     break
-                found = self._workers[entry[1]]
-                has_memory = not memory or found.memory >= memory
-                if has_memory and (not asked.others or found.has_others(asked)):
+                if self._workers[entry[1]].has(needs):
                     best = entry
                     break
         return best and best[1]
@@ -231,7 +323,7 @@ class Ledger:
     def _best(self, asked: Resources, python: str, among: Collection[str]) -> str | None:
         """Choose by the same rule, of these workers."""
         fitting = [
-            (-self._workers[name].milli_cpus, name)
+            (-self._workers[name].free["cpus"], name)
             for name in self._candidates(python, among)
             if self.has_room(name, asked, python)
         ]
@@ -252,7 +344,7 @@ class Ledger:
         """Give back what an actor held.  Its worker may have gone before it."""
         if found := self._workers.get(worker):
             self._take_from_bucket(worker, found)
-            found.give_back(asked, gpu_ids)
+            found.take(asked, gpu_ids, sign=-1)
             self._add_to_bucket(worker, found)
 
     # --- room that is kept (kept_room.py) ---------------------------------------------------------
@@ -282,7 +374,7 @@ class Ledger:
         def rank(name: str) -> tuple[bool, bool, int, int, str]:
             room = self._workers[name]
             gpus = room.milli_gpus if asked.gpus else 0
-            return name in worst, name not in best, -gpus, -room.milli_cpus, name
+            return name in worst, name not in best, -gpus, -room.free["cpus"], name
 
         ranks = [rank(name) for name, fits in fitting.items() if fits]
         heapify(ranks)
@@ -325,7 +417,9 @@ class Ledger:
         if name in self.away:
             return
         place = worker.python, len(worker.gpu_ids), worker.share
-        insort(self._buckets.setdefault(place, []), (-worker.milli_cpus, name))
+        insort(self._buckets.setdefault(place, []), (-worker.free["cpus"], name))
+        for of, amount in worker.amounts():
+            insort(self._amounts[of], amount)
 
     def _take_from_bucket(self, name: str, worker: Room) -> None:
         """Take a worker from its bucket, before what is free of it changes."""
@@ -333,9 +427,14 @@ class Ledger:
             return
         place = worker.python, len(worker.gpu_ids), worker.share
         bucket = self._buckets[place]
-        del bucket[bisect_left(bucket, (-worker.milli_cpus, name))]
+        del bucket[bisect_left(bucket, (-worker.free["cpus"], name))]
         if not bucket:
             del self._buckets[place]
+        for of, amount in worker.amounts():
+            amounts = self._amounts[of]
+            del amounts[bisect_left(amounts, amount)]
+            if not amounts:
+                del self._amounts[of]
 
     def _why_never(self, asked: Resources, python: str, alike: list[Resources]) -> str:
         if not self._workers:
@@ -356,36 +455,33 @@ class Ledger:
         return why
 
 
+def _copies(rooms: Iterable[Room], asked: Resources, at_most: int) -> int:
+    found = 0
+    for room in rooms:
+        found += room.copies(asked, at_most - found)
+        if found == at_most:
+            break
+    return found
+
+
 def _why_too_small(asked: Resources, alike: list[Resources]) -> str:
     """Return why none of these sizes of workers is large enough."""
+    kinds = [
+        (counted(asked.cpus, "CPU"), Resources(asked.cpus), f"{max(r.cpus for r in alike):g}"),
+        (counted(asked.gpus, "GPU"), Resources(0, asked.gpus), f"{max(r.gpus for r in alike):g}"),
+        (
+            format_bytes(asked.memory),
+            Resources(memory=asked.memory),
+            format_bytes(max(r.memory for r in alike)),
+        ),
+    ]
+    for name, amount in asked.others:
+        most = max(r.amount_of(name) for r in alike)
+        kinds.append((f"{amount:g} {name}", Resources(others=((name, amount),)), f"{most:g}"))
     short = [
-        f"{needed} where the largest worker has {has}"
-        for needed, has, enough in (
-            (
-                counted(asked.cpus, "CPU"),
-                f"{max(r.cpus for r in alike):g}",
-                any(in_thousandths(asked.cpus) <= in_thousandths(r.cpus) for r in alike),
-            ),
-            (
-                counted(asked.gpus, "GPU"),
-                f"{max(r.gpus for r in alike):g}",
-                any(asked.gpus <= r.gpus for r in alike),
-            ),
-            (
-                format_bytes(asked.memory),
-                format_bytes(max(r.memory for r in alike)),
-                any(asked.memory <= r.memory for r in alike),
-            ),
-            *(
-                (
-                    f"{amount:g} {name}",
-                    f"{max(r.amount_of(name) for r in alike):g}",
-                    any(amount <= r.amount_of(name) for r in alike),
-                )
-                for name, amount in asked.others
-            ),
-        )
-        if not enough
+        f"{needed} where the largest worker has {most}"
+        for needed, part, most in kinds
+        if not any(part.fits(total) for total in alike)
     ]
     if short:
         return f"it asks for {listed(short)}"

@@ -1,0 +1,58 @@
+"""Metrics of a run in Weights & Biases, MLflow or Trackio: a hook of ten lines each.
+
+    pip install trackio
+    remotely-rl train ppo --env CartPole-v1 --minutes 1 --hook examples/loggers.py:Trackio
+
+Copy the one that you use.  NaN stands for what a row has no number for, and is left out.
+"""
+
+import dataclasses
+import importlib
+import math
+from typing import Any
+
+from remotely_rl import Hook
+
+
+class WandB(Hook):
+    def on_start(self, session: Any) -> None:
+        self.wandb = importlib.import_module("wandb")
+        config = dataclasses.asdict(session.learner.config)
+        self.wandb.init(project="remotely_rl", name=session.folder.path.name, config=config)
+
+    def on_row(self, session: Any, row: dict[str, float]) -> None:
+        self.wandb.log(numbers(row), step=session.env_steps)
+
+    def on_end(self, session: Any, result: Any) -> None:
+        self.wandb.finish()
+
+
+class MLflow(Hook):
+    def on_start(self, session: Any) -> None:
+        self.mlflow = importlib.import_module("mlflow")
+        self.mlflow.start_run(run_name=session.folder.path.name)
+        self.mlflow.log_params(dataclasses.asdict(session.learner.config))
+
+    def on_row(self, session: Any, row: dict[str, float]) -> None:
+        self.mlflow.log_metrics(numbers(row), step=session.env_steps)
+
+    def on_end(self, session: Any, result: Any) -> None:
+        self.mlflow.end_run()
+
+
+class Trackio(Hook):
+    def on_start(self, session: Any) -> None:
+        self.trackio = importlib.import_module("trackio")
+        config = dataclasses.asdict(session.learner.config)
+        self.trackio.init(project="remotely_rl", name=session.folder.path.name, config=config)
+
+    def on_row(self, session: Any, row: dict[str, float]) -> None:
+        self.trackio.log(numbers(row))
+
+    def on_end(self, session: Any, result: Any) -> None:
+        self.trackio.finish()
+
+
+def numbers(row: dict[str, float]) -> dict[str, float]:
+    """Return the numbers of a row that it has."""
+    return {name: number for name, number in row.items() if not math.isnan(number)}

@@ -1,0 +1,412 @@
+"""A cluster for the tests of the master: its core, and peers and a shell that a loop plays."""
+
+import itertools
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from remotely.master.admission import Admission
+from remotely.master.core import Core
+from remotely.master.state import Instruction, LetGo, Log, Probe, State, Tell
+from remotely.master.waiting import WaitingList, gang_of
+from remotely.protocol import control
+from remotely.protocol.index import Index
+from remotely.protocol.resources import Resources, parse_others
+
+PYTHON = "3.11"
+GIB = 1 << 30
+LEASE_S = 10.0
+KEY = b"a client's key, listed".ljust(40)
+SECRET = b"the master's"
+
+Said = TypeVar("Said")
+
+
+class Cluster:
+    """A core, its shell as a loop plays it, and peers that say what a test has them say."""
+
+    def __init__(self, waiting: type[WaitingList] = WaitingList) -> None:
+        self.now = 0.0
+        self.said: list[tuple[str, msgspec.Struct]] = []
+        self.to_spawn: list[tuple[str, control.Spawn]] = []
+        self.living: dict[str, dict[str, control.ActorStatus]] = {}  # by worker and actor
+        self.births: dict[str, list[control.Spawn]] = {}  # that a worker is about
+        self.tickets = itertools.count(1)
+        self.waiting = waiting
+        self.cut_off: set[str] = set()  # peers to which nothing can be sent
+        self.gone: list[str] = []
+        self.starts_master()
+
+    def starts_master(self, counts_cpus: bool = True) -> None:
+        """Put a master that knows nobody in the place of the one there is."""
+        self.admission = Admission([KEY], [], SECRET)
+        self.core = Core(self.admission, LEASE_S, counts_cpus=counts_cpus)
+        self.core.state.waiting = self.waiting()
+
+    @property
+    def state(self) -> State:
+        return self.core.state
+
+    def do(self, instructions: Iterable[Instruction]) -> list[str]:
+        """Do as the shell does; return what it logs."""
+        left, logged = deque(instructions), []
+        while left:
+            match left.popleft():
+                case Tell(who=who, message=message) if who not in self.cut_off:
+                    self.said.append((who, message))
+                    if isinstance(message, control.Spawn):
+                        self.to_spawn.append((who, message))
+                case Tell(who=who):
+                    left.extend(self.core.lose_route(who, self.now))
+                case Probe(worker=worker, asker=asker, question=question):
+                    if worker in self.cut_off:
+                        left.extend(self.core.lose_route(worker, self.now))
+                    left.extend(self.core.locate(asker, question))
+                case Log(sentence=sentence):
+                    logged.append(sentence)
+                case LetGo(who=who):
+                    self.gone.append(who)
+        return logged
+
+    def told(self, kind: type[Said]) -> list[tuple[str, Said]]:
+        """Return what was said of this kind since the last time, and to whom."""
+        found: list[tuple[str, Said]] = []
+        found += [(who, said) for who, said in self.said if isinstance(said, kind)]
+        self.said.clear()
+        return found
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    def hello(self, who: str, modules: Iterable[str] = (), actor: str = "") -> None:
+        hello = control.Hello(
+            session=who,
+            python=PYTHON,
+            pid=1,
+            host="",
+            machine="",
+            actor=actor,
+            modules=list(modules),
+        )
+        self.do(self.core.greet(hello, KEY, self.now))
+
+    def says(self, who: str, message: msgspec.Struct) -> None:
+        hear = self.core.hear_worker if who in self.living else self.core.hear_client
+        self.do(hear(who, message, self.now))
+
+    def asks(self, who: str, actor: str, **wishes: Any) -> int:
+        """Ask for an actor; return the ticket."""
+        request = request_of(actor, who, **wishes)
+        place = control.Place(ticket=next(self.tickets), request=request, patience_s=60)
+        self.says(who, place)
+        return place.ticket
+
+    def has(self, who: str, actor: str, **wishes: Any) -> None:
+        self.asks(who, actor, **wishes)
+        assert self.spawns() == [actor]
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def joins(
+        self,
+        worker: str,
+        cpus: float = 2,
+        gpus: int = 0,
+        python: str = PYTHON,
+        machine: str = "",
+        predecessors: Collection[str] = (),
+        **others: float,
+    ) -> None:
+        """Join, or be back, with what lives there."""
+        self.cut_off.discard(worker)
+        register = control.Register(
+            worker=worker,
+            python=python,
+            host=machine,
+            machine=machine,
+            address=f"{machine or worker}.example",
+            pid=1,
+            resources=Resources(cpus, gpus, 8 * GIB, parse_others(others)),
+            actors=list(self.living.setdefault(worker, {}).values()),
+            births=self.births.get(worker, []),
+        )
+        self.do(self.core.enlist(register, self.now, predecessors=predecessors))
+        self.do(self.core.settle(register))
+
+    def loses(self, worker: str, may_return: bool = False) -> None:
+        """Lose a worker, with its actors."""
+        self.do(self.core.remove_worker(worker, "lost", self.now, may_return))
+
+    def loses_route(self, worker: str) -> None:
+        self.do(self.core.lose_route(worker, self.now))
+
+    def loses_client(self, who: str) -> None:
+        self.do(self.core.end_session(who, self.now))
+
+    def learns(self) -> None:
+        """Workers may come back, as to a new master, for a lease from now on."""
+        self.state.learns_until = self.now + LEASE_S
+
+    def expires(self) -> list[str]:
+        """Have the core look at the clock; return what it logs."""
+        return self.do(self.core.expire(self.now))
+
+    def passes(self, seconds: float = 0.0, but: Iterable[str] = ()) -> list[str]:
+        """Let time pass, in which all but these peers give proof of their lives."""
+        self.now += seconds
+        for who in (*self.core.workers, *(s.hello.session for s in self.state.sessions)):
+            if who not in but:
+                self.core.renew(who, self.now)
+        return self.expires()
+
+    def spawns(self, at_most: int = 1000) -> list[str]:
+        """Have the workers do what they were told; return whom they brought to life, in order."""
+        told, self.to_spawn = self.to_spawn[:at_most], self.to_spawn[at_most:]
+        for worker, spawn in told:
+            if worker in self.core.workers:
+                status = status_of(spawn.request, spawn.gpu_ids, spawn.seal)
+                self.living[worker][spawn.request.actor] = status
+                self.says(worker, control.Spawned(location=status.location))
+        return [spawn.request.actor for _, spawn in told]
+
+    def houses(self, worker: str, requests: Iterable[control.Request]) -> None:
+        """Have actors live there that an earlier master has placed."""
+        seal = Admission([], [], SECRET).seals.seal
+        self.living[worker] = {r.actor: status_of(r, (), seal(worker, r, [])) for r in requests}
+
+    def buries(self, actor: str) -> None:
+        for worker, living in self.living.items():
+            if actor in living and worker in self.core.workers:
+                life = living.pop(actor).request.life
+                self.says(worker, control.Died(obituary=control.Obituary(actor=actor, life=life)))
+                return
+
+
+def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
+    fields: dict[str, Any] = {
+        "actor": actor,
+        "name": actor,
+        "class_name": "Counter",
+        "owner": who,
+        "maker": who,
+        "job": who,
+        "python": PYTHON,
+        "key": KEY,
+        "resources": Resources(
+            wishes.pop("cpus", 1),
+            wishes.pop("gpus", 0),
+            wishes.pop("memory", 0),
+            parse_others(wishes.pop("others", {})),
+        ),
+        **wishes,
+    }
+    return control.Request(**fields)
+
+
+def status_of(
+    request: control.Request, gpu_ids: Iterable[int] = (), seal: bytes = b""
+) -> control.ActorStatus:
+    location = control.Location(
+        actor=request.actor,
+        name=request.name,
+        class_name=request.class_name,
+        life=request.life,
+        pid=1,
+        host="",
+        machine="",
+        ipc="",
+        tcp="",
+        public_key=b"",
+    )
+    return control.ActorStatus(location=location, request=request, gpu_ids=list(gpu_ids), seal=seal)
+
+
+def workers_in_status(cluster: Cluster) -> list[control.WorkerStatus]:
+    cluster.says("client", control.AskStatus(ticket=1, fresh=False))
+    ((_, status),) = cluster.told(control.Status)
+    return status.workers
+
+
+# --- anything that may happen ---------------------------------------------------------------------
+
+
+def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
+    """Have one thing happen, of those that a master may meet."""
+    who, worker, actor = f"client-{a % 3}", f"worker-{a % 4}", f"actor-{b % 8}"
+    match event:
+        case "hello":
+            modules = [[], ["numpy"], ["numpy", "torch"]][b % 3]
+            cluster.hello(who, modules, actor if b % 4 == 0 and a % 3 else "")
+        case "join":
+            python = [PYTHON, PYTHON, "3.10"][b % 3]
+            size, machine = [2, 1, 4, 2.5][a % 4], "ab"[a % 2]
+            before = [f"worker-{b % 4}"] if a % 4 != b % 4 and a % 3 == 0 else []
+            cluster.joins(worker, size, a % 2, python, machine, before, license=b % 2)
+        case "forget" if worker in cluster.living:  # an end that is not told
+            cluster.living[worker].pop(actor, None)
+        case "lose":
+            cluster.loses(worker, may_return=b % 2 == 0)
+        case "cut off":
+            cluster.cut_off.add(worker)
+            if b % 2:
+                cluster.loses_route(worker)
+        case "spawn":
+            cluster.spawns(at_most=1)
+        case "die":
+            cluster.buries(actor)
+        case "wait":
+            cluster.now += a % 7
+            cluster.expires()
+        case "tick":  # nobody is lost
+            cluster.passes(3)
+        case "end session":
+            cluster.loses_client(who)
+        case "new master" if a % 5 == 0:
+            cluster.starts_master()
+        case "delegate":
+            key = f"key-{b % 8}".encode().ljust(40)
+            for name in cluster.core.workers:  # all but one have no say in it
+                cluster.says(name, control.Delegate(actor=actor, key=key))
+            if worker in cluster.core.workers:
+                cluster.says(worker, control.MayCall(key=key))
+        case _ if not (session := cluster.state.sessions.get(who)) or session.hello.actor == actor:
+            pass  # a client that lives in an actor does not make that actor
+        case "place":
+            cluster.asks(
+                who,
+                actor,
+                cpus=[0.5, 1, 2, 4][a % 4],
+                gpus=[1, 0, 0.4, 0, 0][b % 5],
+                others={"license": 0.5} if a % 5 == 1 else {},
+                machine="abc"[b % 3] if a % 7 == 3 else "",
+                near=f"actor-{a % 8}" if a % 7 == 4 else "",
+                gang=f"gang-{b % 2}" if a % 3 == 2 else "",
+                together=2 + b % 2 if a % 3 == 2 else 1,
+                owner=who if b % 3 else "",
+                max_restarts=[0, 2][a % 2],
+                name="store" if a % 2 else actor,
+                named=b % 2 == 0,
+                life=int(a % 6 == 0),
+            )
+        case "end":
+            cluster.says(who, control.End(actor=actor, grace_s=0))
+        case "locate":
+            by_id, by_name = (actor, "") if a % 2 else ("", actor)
+            locate = control.Locate(ticket=1, actor=by_id, name=by_name, unreached=b % 3 == 0)
+            cluster.says(who, locate)
+        case "read a log":
+            cluster.says(who, control.ReadLog(ticket=1, actor=actor))
+        case "goodbye":
+            cluster.says(who, control.Goodbye())
+
+
+EVENTS = [
+    *["place"] * 6,
+    *["spawn"] * 4,
+    *["join", "die", "hello", "tick"] * 3,
+    *[
+        "forget",
+        "lose",
+        "cut off",
+        "wait",
+        "end session",
+        "new master",
+        "end",
+        "locate",
+        "read a log",
+    ],
+    "goodbye",
+    "delegate",
+]
+
+
+# --- what is always true --------------------------------------------------------------------------
+
+
+def check(cluster: Cluster) -> None:
+    """Find everything by search, and compare."""
+    state, table = cluster.state, cluster.state.actors
+    records, sessions = list(table.records.items()), list(state.sessions)
+    assert held_by(table.by_owner) == by((r.request.owner, a) for a, r in records)
+    assert held_by(table.by_worker) == by((r.worker, a) for a, r in records)
+    assert held_by(table.by_gang) == by((r.request.gang, a) for a, r in records if r.request.gang)
+    assert held_by(table.by_watcher) == by((w, a) for a, r in records for w in r.watchers)
+    assert held_by(state.sessions.inside) == by(
+        (session.hello.actor, session.hello.session) for session in sessions if session.hello.actor
+    )
+    assert held_by(state.sessions.using) == by(
+        ((PYTHON, module), session.hello.session)
+        for session in sessions
+        for module in session.modules
+    )
+    assert {r.worker for _, r in records} <= set(cluster.core.workers)
+    assert not table.records.keys() & table.deaths.keys()
+    for name, actor in table.names.items():
+        assert (state.restarts.due.get(actor) or table.records[actor]).request.name == name
+    ledger = state.workers.ledger
+    for worker, machine in state.workers.records.items():
+        here = [r.request.resources for _, r in records if r.worker == worker]
+        kept = [asked for placement, asked in ledger.kept if placement.worker == worker]
+        free = machine.register.resources - sum([*here, *kept], Resources())
+        assert ledger.free(worker).cpus == free.cpus
+        assert ledger.free(worker).memory == free.memory
+    check_callers(cluster)
+    check_waiting(cluster)
+
+
+def check_callers(cluster: Cluster) -> None:
+    admission = cluster.admission
+    for actor in admission.delegates:
+        record = cluster.state.actors.records[actor]
+        assert record.location is not None
+        assert admission.is_listed(record.request.key)
+    assert {worker for key in admission.told for worker in admission.told.of(key)} <= set(
+        cluster.core.workers
+    )
+    assert set(admission.told) <= set(admission.delegates.values())
+
+
+def check_waiting(cluster: Cluster) -> None:
+    state, waiting = cluster.state, cluster.state.waiting
+    waiters = list(waiting)
+    assert [w.number for w in waiters] == sorted(w.number for w in waiters)
+    assert len(waiting) == len(waiters)
+    firsts = [waiter.number for waiter in waiting.firsts()]
+    assert firsts == sorted(firsts)
+    assert bool(firsts) == bool(waiters)
+    for name in {w.request.name for w in waiters}:
+        named = {w.number for w in waiters if w.request.named and w.request.name == name}
+        assert {w.number for w in waiting.for_name(name)} == named
+    assert not {w.request.actor for w in waiters} & state.actors.records.keys()
+    nears = {w.request.near for w in waiters}
+    assert all(waiting.any_near(f"actor-{n}") == (f"actor-{n}" in nears) for n in range(8))
+    for waiter in waiters:
+        assert waiter.session in state.sessions
+        asked, python = needs_of(waiter.request)
+        count = 1
+        if gang := gang_of(waiter.request):
+            count = sum(gang_of(w.request) == gang for w in waiters)
+            assert {w.number for w in waiting.gang(gang)} == {
+                w.number for w in waiters if gang_of(w.request) == gang
+            }
+            if count + state.actors.by_gang.count(gang) < waiter.request.together:
+                continue
+        ledger, among = state.workers.ledger, state.workers_for(waiter.request)
+        assert ledger.copies(asked, python, count, among) < count
+        assert not cluster.core.workers or ledger.why_never(asked, python) is None
+
+
+def needs_of(request: control.Request) -> tuple[Resources, str]:
+    return request.resources, request.python
+
+
+def held_by(index: Index[Any, Any]) -> dict[Any, set[Any]]:
+    return {key: set(index.of(key)) for key in index}
+
+
+def by(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, set[Any]]:
+    found: dict[Any, set[Any]] = {}
+    for key, item in pairs:
+        found.setdefault(key, set()).add(item)
+    return found

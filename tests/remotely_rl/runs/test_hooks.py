@@ -1,0 +1,156 @@
+"""Hooks of a run: when they are called, what they may change, and what if one raises."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remotely_rl import Hook, TrainingError, a2c
+from remotely_rl.runs import metrics
+from remotely_rl.runs.hooks import made
+from tests.remotely_rl.runs.sessions import TRAINED
+
+pytestmark = pytest.mark.usefixtures("local", "no_curve")
+
+MOMENTS = ("on_start", "on_rollout", "on_update", "on_row", "on_end")
+ROWS = dataclasses.replace(TRAINED, log_interval_s=0.0)
+
+
+class Diary(Hook):
+    """Writes down the moments, and what was seen at each."""
+
+    def __init__(self) -> None:
+        self.moments: list[str] = []
+        self.steps: list[int] = []
+        self.seen: list[Any] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in MOMENTS:
+            return super().__getattribute__(name)
+
+        def written(session: Any, *seen: Any) -> None:
+            self.moments.append(name)
+            self.steps.append(session.env_steps)
+            self.seen.append(seen)
+
+        return written
+
+
+class Raises(Hook):
+    def __init__(self, moment: str):
+        setattr(self, moment, self.fail)
+
+    def fail(self, *seen: Any) -> None:
+        raise ZeroDivisionError("by mistake")
+
+
+def test_hooks_are_called_in_the_order_of_a_run(tmp_path: Path) -> None:
+    diary = Diary()
+    result = a2c.train(ROWS, run=tmp_path / "run", hooks=[diary])
+    assert diary.moments[0] == "on_start"
+    assert diary.moments[-1] == "on_end"
+    assert diary.seen[-1] == (result,)
+    rollout, update = (diary.moments.index(moment) for moment in ("on_rollout", "on_update"))
+    assert rollout < update
+    assert diary.steps[rollout] == sum(one.steps for one in diary.seen[rollout][0])
+    assert "train/policy_loss" in diary.seen[update][0]
+
+
+def test_what_a_hook_adds_to_a_row_is_a_column(tmp_path: Path) -> None:
+    class Doubled(Hook):
+        def on_row(self, session: Any, row: metrics.Row) -> None:
+            row["mine/double"] = 2 * row["time/env_steps"]
+
+    a2c.train(ROWS, run=tmp_path / "run", hooks=[Doubled()])
+    rows = metrics.read(tmp_path / "run" / "metrics.csv")
+    assert rows
+    assert all(row["mine/double"] == 2 * row["time/env_steps"] for row in rows)
+
+
+def test_a_hook_stops_a_run_in_good_order(tmp_path: Path) -> None:
+    class Stops(Hook):
+        def on_update(self, session: Any, metrics: Any) -> None:
+            session.stop("enough")
+
+    result = a2c.train(TRAINED, run=tmp_path / "run", hooks=[Stops()])
+    assert result.ended == "enough"
+    assert result.updates == 1
+    assert a2c.train(TRAINED, resume=tmp_path / "run").ended == "100 steps are done"
+
+
+def test_a_hook_changes_coefficients_of_the_updates_to_come(tmp_path: Path) -> None:
+    rates = []
+
+    class Changes(Hook):
+        def on_update(self, session: Any, metrics: Any) -> None:
+            rates.append(metrics["train/learning_rate"])
+            session.change(learning_rate=0.125, learning_rate_end=0.125, entropy_coef=0.5)
+            assert session.learner.config.entropy_coef == 0.5
+
+    config = dataclasses.replace(TRAINED, rate_rule="none")
+    a2c.train(config, run=tmp_path / "run", hooks=[Changes()])
+    assert rates[0] != 0.125
+    assert set(rates[1:]) == {0.125}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"actors": 3}, "actors cannot be changed during a run; entropy_coef"),
+        ({"gamma": 2.0}, "gamma"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    class Changes(Hook):
+        def on_start(self, session: Any) -> None:
+            session.change(**change)
+
+    with pytest.raises(TrainingError, match=said):
+        a2c.train(TRAINED, run=tmp_path / "run", hooks=[Changes()])
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_hook_that_raises_is_named(moment: str, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=f"the hook Raises raised in {moment}: ZeroDivision"):
+        a2c.train(ROWS, run=tmp_path / "run", hooks=[Diary(), Raises(moment)])
+
+
+@pytest.mark.parametrize("moment", ["on_rollout", "on_update", "on_end"])
+def test_a_hook_that_raises_leaves_a_run_that_goes_on(moment: str, tmp_path: Path) -> None:
+    config = dataclasses.replace(TRAINED, total_steps=60)
+    with pytest.raises(TrainingError):
+        a2c.train(config, run=tmp_path / "run", hooks=[Raises(moment)])
+    result = a2c.train(TRAINED, resume=tmp_path / "run")
+    assert result.ended == "100 steps are done"
+
+
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [(Diary, "has the class Diary: pass an instance"), (3, "has a int, which is no")],
+)
+def test_what_is_no_hook_is_refused_before_a_folder_is_made(
+    hook: Any, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingError, match=said):
+        a2c.train(TRAINED, run=tmp_path / "run", hooks=[hook])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_column_that_is_no_number_is_refused_with_its_name(tmp_path: Path) -> None:
+    class Talks(Hook):
+        def on_row(self, session: Any, row: Any) -> None:
+            row["mine/word"] = "hello"
+
+    with pytest.raises(TrainingError, match=r"mine/word = 'hello'.*columns are numbers"):
+        a2c.train(ROWS, run=tmp_path / "run", hooks=[Talks()])
+
+
+def test_the_command_line_takes_a_class_or_an_instance() -> None:
+    diary = Diary()
+    assert made(diary, "x.py:diary") is diary
+    assert isinstance(made(Diary, "x.py:Diary"), Diary)
+    with pytest.raises(TrainingError, match=r"--hook x\.py:f is a int"):
+        made(lambda: 3, "x.py:f")
