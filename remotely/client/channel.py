@@ -438,7 +438,7 @@ class Channel:
         """Have the actor not begin a call that has left; true if it is known that it never will.
 
         The request goes by the master, and the answer comes over the connection of the call, as the
-        reply of a call that was never sent: see actor/cancellations.py.  With `waits`, this waits
+        reply of a call that was never sent: see actor/dispatch.py.  With `waits`, this waits
         for it.  Whether or not anybody does, the reply to a call that was taken back says so.
         """
         waits = waits and not self._loop.is_own_thread()  # which receives the answer
