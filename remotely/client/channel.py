@@ -132,7 +132,8 @@ Arrival = tuple["Channel", CallFuture[Any], wire.Message | BaseException]
 class ThreadState:
     """What one thread receives with, for all channels.
 
-    arrived     replies that it has taken from a socket and not delivered yet, but for those begun
+    arrived     replies that it has taken from a socket and not begun to deliver
+    begun       replies that it is delivering: several, if the user's code waits in there
     to_tell     delivered futures whose done-callbacks still have to run
     in_call     it sends or sleeps: whatever calls now is a signal handler, or a destructor that the
                 garbage collector runs
@@ -140,8 +141,8 @@ class ThreadState:
     """
 
     def __init__(self) -> None:
-        self.arrived: list[Arrival] = []
-        self.begun = 0
+        self.arrived: deque[Arrival] = deque()
+        self.begun: list[Arrival] = []
         self.to_tell: deque[CallFuture[Any]] = deque()
         self.hands_over = False
         self.in_call = False
@@ -170,17 +171,27 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def hand_over(me: ThreadState) -> None:
-    """Hand over all that a thread has taken.  Hold no lock: this runs the user's code."""
-    arrived, to_tell = me.arrived, me.to_tell
-    while me.begun < len(arrived):  # (9)
-        number = me.begun
-        me.begun += 1  # if the user's code waits in there, it begins with the next
-        channel, future, reply = arrived[number]
+    """Hand over all that a thread has taken.  Hold no lock: this runs the user's code.
+
+    A signal handler may strike between any two lines.  If it raises, what is in `arrived` and in
+    `begun` goes to the loop (12).  If it calls an actor, that hands over all that has arrived, and
+    leaves nothing to take away; the reply that this was about to begin is then delivered twice.
+    """
+    arrived, begun, to_tell = me.arrived, me.begun, me.to_tell
+    while arrived:  # (9)
+        try:
+            first = arrived[0]
+        except IndexError:
+            break
+        begun.append(first)
+        with suppress(IndexError):
+            arrived.popleft()  # if the user's code waits in there, it begins with the next
+        channel, future, reply = first
         channel.deliver(future, reply)
         if future.has_callbacks:
             to_tell.append(future)
-    arrived.clear()
-    me.begun = 0
+        with suppress(IndexError):  # a wait in there was interrupted, and has left it to the loop
+            begun.pop()
     if to_tell and not me.hands_over:  # (10)
         me.hands_over = True
         try:
@@ -396,7 +407,7 @@ class Channel:
                 held, self._held = self._held, {}
                 sockets.send(self._socket, wire.together(Kind.CALLS, [*held.values()]))
 
-    def _drain_for_sleepers(self, arrived: list[Arrival]) -> None:
+    def _drain_for_sleepers(self, arrived: deque[Arrival]) -> None:
         """With the lock, after the socket was used: (3)."""
         if self._leader is not None or self._armed:
             self._drain(arrived)
@@ -571,7 +582,7 @@ class Channel:
             return bool(self._pending)
         return self._pending.get(future.call_id) is future
 
-    def _drain(self, arrived: list[Arrival]) -> None:
+    def _drain(self, arrived: deque[Arrival]) -> None:
         """With the lock: take in what has arrived, for this thread to hand over."""
         if self._pending and readable(self._socket):
             with shield:  # (11)
@@ -579,7 +590,7 @@ class Channel:
         if not self._pending:
             self._disarm()
 
-    def _take_in(self, arrived: list[Arrival]) -> None:
+    def _take_in(self, arrived: deque[Arrival]) -> None:
         taken: list[Arrival] = []
         more = True
         while more:
@@ -656,7 +667,7 @@ class Channel:
         if self._pending and self._leader is None and not (self._armed or self._looking):
             self._in_turn(self._receive)
 
-    def _in_turn(self, action: Callable[[list[Arrival]], object]) -> None:
+    def _in_turn(self, action: Callable[[deque[Arrival]], object]) -> None:
         """On the loop's thread: run an action with the lock, and hand over what it takes in."""
         me = this_thread()
         if not self._lock.acquire(timeout=TURN_S):  # (13)
@@ -668,7 +679,7 @@ class Channel:
             self._lock.release()
         hand_over(me)
 
-    def _receive(self, arrived: list[Arrival]) -> None:
+    def _receive(self, arrived: deque[Arrival]) -> None:
         if self._held:
             self._send_held()
             self._drain_for_sleepers(arrived)
@@ -676,11 +687,11 @@ class Channel:
             self._arm()
             self._drain(arrived)
 
-    def _take_edge(self, arrived: list[Arrival]) -> None:
+    def _take_edge(self, arrived: deque[Arrival]) -> None:
         if self._leader is None:  # which drains as it leaves
             self._drain(arrived)
 
-    def _look(self, arrived: list[Arrival]) -> None:
+    def _look(self, arrived: deque[Arrival]) -> None:
         """A while after a call was submitted: (8)."""
         self._looking = False
         if self._busy and self._looks_delayed < MAX_LOOKS_DELAYED and self._leader is None:
@@ -718,9 +729,9 @@ class Channel:
     def _leave_to_loop(self, me: ThreadState) -> None:
         """Have the loop finish what this thread was doing when it was interrupted (12)."""
         with shield:
-            rest = [*me.arrived], [*me.to_tell]
+            rest = [*me.begun, *me.arrived], [*me.to_tell]
+            me.begun.clear()
             me.arrived.clear()
-            me.begun = 0
             me.to_tell.clear()
             self._loop.call(partial(self._resume, *rest))
 
@@ -731,7 +742,7 @@ class Channel:
         self._in_turn(self._look_at_all)
         hand_over(me)
 
-    def _look_at_all(self, arrived: list[Arrival]) -> None:
+    def _look_at_all(self, arrived: deque[Arrival]) -> None:
         self._looking = False
         self._send_held()
         if self._leader is not None:  # it drains what a swallowed edge had announced
@@ -784,7 +795,7 @@ class Channel:
         self._end_after_replies = end
         self._loop.after(DRAIN_S, end)
 
-    def _end(self, ended: EndError, obituary: Obituary | None, arrived: list[Arrival]) -> None:
+    def _end(self, ended: EndError, obituary: Obituary | None, arrived: deque[Arrival]) -> None:
         """With the lock: (16)."""
         if self.ended is not None:
             return
