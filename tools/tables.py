@@ -98,8 +98,6 @@ def messages() -> str:
         "zygote to worker": control.FromZygote,
         "worker to actor": control.ToActor,
         "actor to worker": control.FromActor,
-        "guest to worker": control.FromGuest,
-        "worker to guest": control.ToGuest,
         "client to actor (PREPARE)": control.FromClient,
         "client to store": control.ToStore["client"],
         "store to client": control.FromStore["client"],

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import zmq
 
 from remotely.actor import exiting
-from remotely.actor.replies import RoutedReply
+from remotely.actor.servant import RoutedReply
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind

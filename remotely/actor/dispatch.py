@@ -1,18 +1,27 @@
-"""In what order the calls of an actor run, and on which thread.
+"""The order of an actor's calls, the threads that they run on, and those that are taken back.
 
 How a call runs depends on the class:
 
     plain methods               on the main thread, one after the other
     concurrency=n               on n threads, and so do items of streams and attributes; the main
-                                thread only receives and replies (call_threads.py)
+                                thread only receives and replies (`CallThreads`)
     a class with async methods  all on one event loop, on the main thread: async methods interleave
                                 at their awaits, plain ones block the loop (or take one of the n
                                 threads)
     batched methods             gathered until a batch is full or due, or until another message
                                 comes: that one was sent later, and so it runs later
 
-A call begins on the thread, or in the task, that runs it.  That is written down first
-(cancellations.py): from then on it cannot be taken back, and if this process dies it may have run.
+A call begins on the thread, or in the task, that runs it.  An actor reads a message when it is
+about to run it, so a cancellation over the connection of its call would come too late.  It comes by
+the master and the worker to the background thread, which marks the call; the thread that is about
+to run it looks for the mark.  Which of the two was first is decided without a lock on the path of a
+call:
+
+    begins      notes that the call begins (activity.py), then looks for a mark
+    cancels     marks the call, then looks whether it has begun
+
+So at least one of them sees the other.  If both do, the mark is taken by one of them.  A call that
+is noted cannot be taken back, and if this process dies it may have run.
 
 What a call does to the object is the servant's part (servant.py).
 
@@ -23,18 +32,143 @@ a method may fill the same array for its next caller.
 import asyncio
 import functools
 import inspect
+import mmap
+import os
+import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from remotely.actor.call_threads import CallThreads
-from remotely.actor.cancellations import Cancellations
-from remotely.actor.replies import RoutedReply, raised
-from remotely.actor.servant import Servant
+from remotely.actor import exiting
+from remotely.actor.servant import RoutedReply, Servant, raised
 from remotely.objects.batching import Gathering
+from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.testing import faults
+from remotely.transport.activity import Begun
+from remotely.values import codec
+
+MAX_MARKS = 10_000
+ANSWER_TRIES = 25  # the caller waits for half a second
+TRY_AGAIN_S = 0.02
+
+Call = tuple[bytes, int]  # its route and id
+
+
+class Cancellations:
+    """`begun` has the calls that have begun, `marks` those that are not to.
+
+    A caller that runs calls on one thread uses these two as `begins` does.
+    """
+
+    def __init__(
+        self,
+        page: mmap.mmap,
+        answer: Callable[[RoutedReply], bool],
+        after: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self.begun = Begun(page)
+        self.marks: set[Call] = set()
+        self._answer = answer
+        self._after = after
+        self._lock = threading.Lock()  # of several threads that begin calls
+
+    def begins(self, route: bytes, call_id: int) -> bool:
+        """A call is about to run; return whether it may.  Any thread may ask."""
+        with self._lock:
+            self.begun.note(route, call_id)
+        return not (self.marks and self.takes_mark(route, call_id))
+
+    def takes_mark(self, route: bytes, call_id: int) -> bool:
+        """Return whether a call has a mark, and remove that."""
+        try:
+            self.marks.remove((route, call_id))
+        except KeyError:
+            return False
+        return True
+
+    def hear(self, cancel: control.Cancel) -> None:
+        """On the background thread: cancel a call, and tell its caller whether it was in time."""
+        pieces = codec.encode(self.cancels(cancel.route, cancel.call)).pieces
+        frames = wire.encode(Kind.RESULT, cancel.answer, "", pieces)
+        self._tell(RoutedReply(cancel.route, frames), ANSWER_TRIES)
+
+    def _tell(self, answer: RoutedReply, tries: int) -> None:
+        """Answer; again a little later, if the connection of the caller is still being made."""
+        if not self._answer(answer) and tries > 1:
+            self._after(TRY_AGAIN_S, functools.partial(self._tell, answer, tries - 1))
+
+    def cancels(self, route: bytes, call_id: int) -> bool:
+        """Mark a call on another thread; return whether that was in time."""
+        if len(self.marks) >= MAX_MARKS:
+            return False
+        self.marks.add((route, call_id))
+        last = self.begun.last_of(route)
+        may_have_begun = last is None or last >= call_id
+        return not (may_have_begun and self.takes_mark(route, call_id))
+
+
+Work = Callable[[], object]
+
+
+class CallThreads:
+    def __init__(self, number: int) -> None:
+        self._pool = ThreadPoolExecutor(number, "remotely-call")
+        self._lock = threading.Lock()
+        self._lines: dict[str, deque[Work]] = {}  # by stream, if something of it runs or waits
+        self._drops = False
+
+    def run(self, work: Callable[..., object], *args: Any) -> None:
+        self._pool.submit(_run, work, *args)
+
+    def run_in_turn(self, stream: str, work: Work) -> None:
+        """Run it after the earlier requests for the stream."""
+        with self._lock:
+            if line := self._lines.get(stream):
+                line.append(work)
+                return
+            self._lines[stream] = deque([work])
+        self.run(self._serve, stream)
+
+    def end(self, drop: bool) -> None:
+        """Return when everything has run; with `drop`, when everything that has begun has run."""
+        self._drops = drop
+        self._pool.shutdown(cancel_futures=drop)
+
+    def _serve(self, stream: str) -> None:
+        line = self._lines[stream]
+        while not self._drops:
+            line[0]()
+            with self._lock:
+                del line[0]  # not earlier: `run_in_turn` starts another thread for an empty queue
+                if not line:
+                    del self._lines[stream]
+                    return
+            try:
+                self.run(self._serve, stream)
+                return
+            except RuntimeError:  # the pool is shutting down
+                continue
+
+
+def _run(work: Callable[..., object], *args: Any) -> None:
+    """End the process on SystemExit, as in a script; the pool would swallow it."""
+    try:
+        work(*args)
+    except SystemExit as error:
+        _exit(exiting.exit_code(error))
+    except BaseException:
+        traceback.print_exc()
+        _exit(1)
+
+
+def _exit(code: int) -> None:
+    exiting.flush_files()
+    os._exit(code)
+
 
 # A client that found the actor by its name, or borrowed it, may call it while its maker is still
 # sending files.
@@ -46,7 +180,7 @@ ARE_NOTED = ON_THREADS | frozenset((Kind.INIT,))  # as having begun
 Send = Callable[[RoutedReply], object]
 
 
-class Line(Protocol):
+class ReplySender(Protocol):
     """What carries replies."""
 
     def send(self, reply: RoutedReply) -> None:
@@ -68,7 +202,7 @@ class Dispatcher:
     def __init__(
         self,
         servant: Servant,
-        line: Line,
+        line: ReplySender,
         cancellations: Cancellations,
         wait_for_lease: Callable[[], None],
     ) -> None:

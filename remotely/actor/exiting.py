@@ -1,9 +1,9 @@
-"""What an actor's process has to do before it ends.
+"""The last steps of an actor's process.
 
 It ends by os._exit: it was forked from a process whose stack is below its own, and libraries that
 run threads crash when the interpreter shuts down.  So what the interpreter does at the end of a
 script is done here: the object is released, `atexit` functions run, and open files are flushed.
-The worker limits how long this may take (undertaker.py).
+The worker limits how long this may take (worker/reaper.py).
 """
 
 import atexit

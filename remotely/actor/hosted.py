@@ -18,12 +18,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from remotely.actor import exiting, startup
-from remotely.actor.cancellations import Cancellations
-from remotely.actor.dispatch import Dispatcher
+from remotely.actor.dispatch import Cancellations, Dispatcher
 from remotely.actor.plasma_values import PlasmaValues
 from remotely.actor.preparation import Preparation
-from remotely.actor.replies import RoutedReply
-from remotely.actor.servant import Servant
+from remotely.actor.servant import RoutedReply, Servant
 from remotely.api import connection, current_actor
 from remotely.engines.ray.engine import RayEngine
 from remotely.engines.ray.host import Birth, Entries, Frames, Host, Place, session_folder

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from remotely.actor.machine_store import MachineStore
-from remotely.actor.replies import RoutedReply
+from remotely.actor.servant import RoutedReply
 from remotely.errors import WorkerLost
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message

@@ -7,8 +7,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from remotely.actor.replies import RoutedReply
-from remotely.actor.servant import Does
+from remotely.actor.servant import Does, RoutedReply
 from remotely.engines.ray.actor import end_error
 from remotely.engines.ray.host import NOT_RUN, Entries, received, writable
 from remotely.errors import ActorDied, NotPicklable

@@ -3,22 +3,31 @@
 `answer` and its kin take a message and return its one reply.  They know nothing of sockets, nor in
 what order and on which thread they are called: that is decided in dispatch.py.
 
-The class is a little over 250 lines: it has a method for each kind of message, all on one object.
+Beside the servant are what it replies with (`RoutedReply`), the generators that it keeps for its
+callers (`Streams`), and how a client that did not make the actor gets its class (`Introduction`).
+
+A generator is closed when its consumer closes it, when it ends, and when its consumer is gone.
+Nobody tells an actor that a client was killed, but a message to that client cannot be delivered.
+So a silent consumer is sent an empty message now and then, at growing intervals: it may not read
+for hours, and must not find thousands of them.
 """
 
 import asyncio
+import contextlib
 import gc
 import inspect
+import itertools
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from remotely.actor.introduction import Introduction
 from remotely.actor.preparation import Preparation
-from remotely.actor.replies import RoutedReply, raised
-from remotely.actor.streams import Streams
+from remotely.api.current_actor import heading
 from remotely.errors import RemotelyError
+from remotely.futures.stream import StreamToken
 from remotely.objects.batching import Arguments, Batching, batched_methods
 from remotely.objects.introspection import async_methods, has_async_streams, unknown_name
 from remotely.objects.placeholders import (
@@ -30,6 +39,150 @@ from remotely.objects.placeholders import (
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind, Message
 from remotely.transport.activity import OneByOne, Several
+from remotely.values import codec, raised_error
+from remotely.values.arena import Loan
+from remotely.values.sources import batch_of, finder, library
+
+
+class RoutedReply(NamedTuple):
+    """A reply, the route of the client that it goes to, and what is lent with it."""
+
+    route: bytes
+    frames: list[bytes | memoryview]
+    loan: Loan | None = None
+    is_small: bool = False  # a result that may share a message with others
+
+
+def raised(route: bytes, message: Message, error: BaseException) -> RoutedReply:
+    """Return the reply that reports an error, with its traceback as text."""
+    payload, text = raised_error.pack(error, heading(), _OURS)
+    pieces = [payload] if payload else ()
+    return RoutedReply(route, wire.encode(Kind.RAISED, message.call_id, "", pieces, [text]))
+
+
+# The frames at the top of every traceback, which would tell the user nothing.
+_OURS = frozenset(
+    (
+        "remotely.actor.servant",
+        "remotely.actor.preparation",
+        "remotely.actor.payloads",
+        "remotely.pools.runner",
+        codec.__name__,
+    )
+)
+
+
+SILENT_S = 2.0  # after which a consumer is first checked
+
+
+@dataclass
+class _Kept:
+    items: Any
+    route: bytes  # of the consumer
+    asked: float  # when it last asked for an item
+    ask_after: float  # when to check it next
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # of an async one: an item at a time
+
+
+class Streams:
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}
+        self._names = itertools.count(1)
+
+    def keep(self, route: bytes, items: Any) -> StreamToken:
+        """Keep a generator, plain or async; return what travels in its place."""
+        name, now = f"{next(self._names)}", time.monotonic()
+        self._kept[name] = _Kept(items, route, now, now + SILENT_S)
+        return StreamToken(name)
+
+    def is_async(self, name: str) -> bool:
+        kept = self._kept.get(name)
+        return kept is not None and isinstance(kept.items, AsyncGeneratorType)
+
+    def next(self, route: bytes, name: str) -> Any:
+        """Return the next item.  Raises StopIteration, or what the generator raises."""
+        kept = self._asked(route, name)
+        if kept is None:  # it ended while another request was on its way
+            raise StopIteration
+        try:
+            return next(kept.items)
+        except BaseException:
+            self._kept.pop(name, None)
+            raise
+
+    async def next_async(self, route: bytes, name: str) -> Any:
+        """Return the next item.  Raises StopAsyncIteration, or what the generator raises."""
+        kept = self._asked(route, name)
+        if kept is None:
+            raise StopAsyncIteration
+        async with kept.turn:
+            try:
+                return await anext(kept.items)
+            except BaseException:
+                self._kept.pop(name, None)
+                await kept.items.aclose()
+                raise
+
+    def close(self, name: str) -> None:
+        if (kept := self._kept.pop(name, None)) is not None:
+            kept.items.close()
+
+    async def close_async(self, name: str) -> None:
+        if (kept := self._kept.pop(name, None)) is not None:
+            async with kept.turn:
+                await kept.items.aclose()
+
+    def close_all(self) -> None:
+        """Close the plain ones; the event loop has closed the others at its end."""
+        for name in list(self._kept):
+            if self.is_async(name):
+                del self._kept[name]
+            else:
+                with contextlib.suppress(Exception):  # nobody is there to hear of it
+                    self.close(name)
+
+    def silent(self, now: float) -> set[bytes]:
+        """Return the consumers to check now.  Any thread may call this."""
+        routes = set()
+        for kept in list(self._kept.values()):
+            if kept.ask_after <= now:
+                kept.ask_after = now + max(SILENT_S, now - kept.asked)
+                routes.add(kept.route)
+        return routes
+
+    def of(self, route: bytes) -> list[str]:
+        """Return the names of a consumer's streams."""
+        return [name for name, kept in list(self._kept.items()) if kept.route == route]
+
+    def _asked(self, route: bytes, name: str) -> _Kept | None:
+        kept = self._kept.get(name)
+        if kept is not None:
+            kept.route, kept.asked = route, time.monotonic()
+            kept.ask_after = kept.asked + SILENT_S
+        return kept
+
+
+class Introduction:
+    """Arrives as the class."""
+
+    def __init__(self, cls: type) -> None:
+        self._cls = cls
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        pickled = codec.encode(self._cls, in_band=True).payload
+        return _arrive, (pickled, library.whole()[0].content)
+
+
+def _arrive(pickled: bytes, whole: bytes) -> Any:
+    try:
+        return codec.decode(pickled)
+    except ModuleNotFoundError:
+        if not whole:
+            raise
+        finder.offer(library.add(batch_of(whole)))
+        finder.install(first=False)
+        return codec.decode(pickled)
+
 
 Call = tuple[tuple[bytes, Message], Arguments]  # one of a batch: its route and message
 

@@ -1,4 +1,4 @@
-"""Turns a process into an actor: sets what must be set before any user module is imported.
+"""The start of an actor's process: what must be set before any user module is imported.
 
 It is forked from the zygote, or started as `python -m remotely.actor.startup`.  Either way the
 worker passes it a socket, over which it learns which actor it is to be.
@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from remotely.actor.actor import Actor
-from remotely.api import current_actor
+from remotely.actor import preparation
+from remotely.actor.actor import Actor, WorkerLine
+from remotely.api import current_actor, flight_recorder
 from remotely.errors import RemotelyError
 from remotely.machine import gpus, processes
 from remotely.protocol import control
@@ -43,10 +44,13 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
     birth = control.Decoder(control.Birth).decode(data)
     assert isinstance(birth, control.Birth)
     _prepare_process(birth)
+    line = WorkerLine(worker)
+    flight_recorder.serve(line.hand_over)
+    preparation.send_records(birth.request.name, line.send)
     try:
-        actor = Actor(birth, worker, OneByOne(activity.received(page)))
+        actor = Actor(birth, line, OneByOne(activity.received(page)))
     except RemotelyError as error:  # no port is free
-        worker.send(control.encode(control.NotBound(why=str(error))))
+        line.tell(control.NotBound(why=str(error)))
         return 1
     return actor.run()
 

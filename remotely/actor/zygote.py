@@ -1,4 +1,4 @@
-"""Starts actors in milliseconds: a process that has imported the heavy modules, and forks.
+"""The zygote: a process that has imported the heavy modules, and forks actors in milliseconds.
 
 Forking is safe here because this process has one thread, no ZeroMQ context and no CUDA.  It talks
 to its worker only, over one socket (`ToZygote`, `FromZygote` in control.py), which also passes
@@ -7,6 +7,16 @@ file descriptors.  Who cleans up after whom:
     worker dies    the zygote reads end of file, kills its actors, and removes the worker's folder
     zygote dies    the worker, its subreaper, inherits the actors, and starts another zygote
     actor dies     the zygote reaps it and reports its status; the worker has seen it by the pidfd
+
+A birth:
+
+    1  asked       Fork arrives, with the three descriptors that the actor is to have
+    1' refused     fewer arrived, or there is no room for a process: NotForked
+    2  forked      the child gives up what is the zygote's (signals, the socket), and becomes the
+                   actor (startup.py); it never returns to this loop
+    3  told        the parent closes its copies, opens a pidfd while the child cannot be reaped,
+                   and passes it on with Forked: so no other process is taken for the actor
+    4  ended       SIGCHLD; the child is reaped: Exited.  Never before 3: there is one thread
 
 An actor that needs environment variables before anything is imported is not forked.  It is started
 as a new interpreter (`python -m remotely.actor.startup`), and pays for its imports.
@@ -60,7 +70,7 @@ class Zygote:
         self._worker_id = worker_id
         self._folder = folder
         self._decoder = Decoder(ToZygote)
-        self._children: set[int] = set()
+        self.children: set[int] = set()
 
     def serve(self) -> None:
         """Fork and report until the worker is gone, and then leave nothing behind.
@@ -82,10 +92,11 @@ class Zygote:
             if signals in ready:
                 signal_pipe.drain(signals)
                 self._reap()
-            if self._worker.fileno() in ready and not self._read():
+            if self._worker.fileno() in ready and not self.read():
                 return
 
-    def _read(self) -> bool:
+    def read(self) -> bool:
+        """Do what the worker asks for; return false if it is gone."""
         data, descriptors, _, _ = socket.recv_fds(
             self._worker, MAX_MESSAGE, DESCRIPTORS_OF_AN_ACTOR
         )
@@ -104,16 +115,16 @@ class Zygote:
         if len(descriptors) < DESCRIPTORS_OF_AN_ACTOR:  # we have no room for them
             for fd in descriptors:
                 os.close(fd)
-            self._worker.send(encode(NotForked(actor=actor, why=os.strerror(errno.EMFILE))))
+            self._worker.send(encode(NotForked(actor=actor, why=os.strerror(errno.EMFILE))))  # 1'
             return
         gc.freeze()  # keeps these pages shared: a collection in the child would copy them
         try:
             pid, pidfd = self._child(descriptors)
         except OSError as error:
-            self._worker.send(encode(NotForked(actor=actor, why=str(error.strerror))))
+            self._worker.send(encode(NotForked(actor=actor, why=str(error.strerror))))  # 1'
             return
         try:
-            socket.send_fds(self._worker, [encode(Forked(actor=actor, pid=pid))], [pidfd])
+            socket.send_fds(self._worker, [encode(Forked(actor=actor, pid=pid))], [pidfd])  # 3
         finally:
             os.close(pidfd)
 
@@ -121,11 +132,11 @@ class Zygote:
         """Fork; return the child's pid and pidfd."""
         try:
             if (pid := os.fork()) == 0:
-                self._become_actor(descriptors)
+                self._become_actor(descriptors)  # 2
         finally:
             for fd in descriptors:
                 os.close(fd)
-        self._children.add(pid)
+        self.children.add(pid)
         try:
             return pid, os.pidfd_open(pid)  # not reaped yet: no other process has this pid
         except OSError:
@@ -152,18 +163,18 @@ class Zygote:
             os._exit(code)
 
     def _reap(self) -> None:
-        while self._children:
+        while self.children:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            self._children.discard(pid)
-            self._worker.send(encode(Exited(pid=pid, status=status)))
+            self.children.discard(pid)
+            self._worker.send(encode(Exited(pid=pid, status=status)))  # 4
 
     def _end(self) -> None:
-        for pid in self._children:
+        for pid in self.children:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         processes.kill_tagged(self._worker_id)

@@ -3,7 +3,7 @@
 The memory is a memory file (memory_file.py), so writing to it is a store and nothing else.  Its
 descriptor goes to the worker over the socket that the actor was started with.  So the worker has it
 even if the process dies at once, and need not trust any number that the actor says.  It reads the
-memory when it has seen the process end (undertaker.py).
+memory when it has seen the process end (worker/reaper.py).
 """
 
 import mmap

@@ -1,4 +1,4 @@
-"""How a client has an actor take back a call that has left: see actor/cancellations.py.
+"""How a client has an actor take back a call that has left: see actor/dispatch.py.
 
 The request goes by the master, and the answer comes over the connection of the call, as the reply
 of a call that was never sent.

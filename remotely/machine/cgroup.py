@@ -1,4 +1,4 @@
-"""What a container or a service manager leaves of the machine: the limits of our control group.
+"""The limits of our control group: what a container or a service manager leaves of the machine.
 
 A process is in one group of each hierarchy, and what holds for a group holds for all below it: so
 the least of all limits from ours up to the root counts.  A container sees its own group as the

@@ -1,4 +1,4 @@
-"""What every daemon needs at its start: a command line, a log format, enough file descriptors."""
+"""The needs of every daemon: a command line, a log format, enough file descriptors."""
 
 import resource
 import sys

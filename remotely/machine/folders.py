@@ -1,4 +1,4 @@
-"""Where remotely keeps its files on this machine."""
+"""The folders in which remotely keeps its files on this machine."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Which GPUs a worker gives away: all that are visible, so many of them, or those that are named.
+"""The GPUs that a worker gives away: all that are visible, so many of them, or those named.
 
 CUDA_VISIBLE_DEVICES, where it is set, says what this process may use: under Slurm the other GPUs
 are another job's.  The cluster counts GPUs from 0; an actor gets the names of those that it was

@@ -17,7 +17,7 @@ then, or until it has waited long enough, the question is held.
 
 Three things bind what peers say of themselves.
 
-    an id        of a session, a worker or an object that dials in (guests.py) is a digest of its
+    an id        of a session or a worker, guests included (guests.py), is a digest of its
                  role, its key and a nonce that its process made: nobody else can use it, not with
                  another key, in another role or, where machines share a key, without the nonce.
                  The master need not remember it.  A worker that shows the nonce of another takes
@@ -92,11 +92,6 @@ class Admission:
         if key in self._clients or key in self._actors:
             return "client"
         return "worker" if key in self._workers else None
-
-    @property
-    def worker_keys(self) -> list[bytes]:
-        """The same of workers."""
-        return sorted(self._workers)
 
     def is_listed(self, client_key: bytes) -> bool:
         return client_key in self._clients

@@ -14,9 +14,8 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from remotely.master import actors, reregistration
+from remotely.master import actors, guests, reregistration
 from remotely.master.admission import Admission
-from remotely.master.guests import Guests
 from remotely.master.state import Instruction, LetGo, Log, Probe, Session, State
 from remotely.master.wait_graph import Wait, why_deadlocked
 from remotely.protocol import control
@@ -35,7 +34,6 @@ class Core:
         counts_cpus: bool = True,
     ) -> None:
         self.state = State(admission, Leases(lease_s), learns_until, is_embedded, counts_cpus)
-        self._guests = Guests(self.state)
 
     # --- time, keys, the end ----------------------------------------------------------------------
 
@@ -62,8 +60,7 @@ class Core:
             elif session := state.sessions.get(who):
                 state.instructions.append(Log(f"lost the client on {session.hello.machine}"))
                 actors.end_session(state, who)
-            else:  # a guest; or it owned actors before this master started, and is not back
-                self._end_guest(who)
+            else:  # it owned actors before this master started, and is not back
                 actors.end_owned(state, who)
         if expired:
             actors.retry(state)
@@ -94,8 +91,8 @@ class Core:
         """
         state = self.state
         state.admission.relist(client_keys, worker_keys)
-        for who in [*state.workers.records, *self._guests]:
-            self._tell_keys(who)
+        for name in state.workers.records:
+            self._tell_keys(name)
         for actor, record in list(state.actors.records.items()):
             if not state.admission.may_live(record.request):
                 state.delegates.take_back(actor)
@@ -103,9 +100,8 @@ class Core:
         return state.take_instructions()
 
     def _tell_keys(self, who: str) -> None:
-        admission = self.state.admission
-        clients, workers = admission.client_keys, admission.worker_keys
-        self.state.tell(who, control.Registered(client_keys=clients, worker_keys=workers))
+        client_keys = self.state.admission.client_keys
+        self.state.tell(who, control.Registered(client_keys=client_keys))
 
     def close(self) -> list[Instruction]:
         """The cluster is being stopped: nothing is placed any more, and every worker leaves."""
@@ -265,17 +261,17 @@ class Core:
             state.tell(name, control.Leave())
         return state.take_instructions()
 
-    def greet_guest(
-        self, who: str, key: bytes, ask: control.AskHost, now: float
-    ) -> list[Instruction]:
-        """Take in a process that serves an object, along a connection of its own."""
-        self.renew(who, now)
-        self._guests.greet(who, key, ask)
-        self._tell_keys(who)
-        return self.state.take_instructions()
+    def relay_for_guest(self) -> control.Relay | control.Refused:
+        """Return which worker is to relay what the callers of a guest send."""
+        return guests.relay_for_guest(self.state)
+
+    def why_not(self, register: control.Register, now: float) -> control.Refused | None:
+        """Return what a guest is told that cannot be taken in; what it was before has ended."""
+        self.state.now = now
+        return guests.why_not(register, self.state)
 
     def hear_worker(self, who: str, message: object, now: float) -> list[Instruction]:
-        """A worker says something; or a guest, which can only ask who may call."""
+        """A worker says something."""
         state = self.state
         self.renew(who, now)
         match message:
@@ -283,12 +279,8 @@ class Core:
                 state.tell(who, control.Tick(asked=asked))
             case control.MayCall(key=key):
                 state.delegates.ask(who, key, state.is_learning)
-            case _ if who in self._guests:
-                pass
             case control.Spawned(location=location, since=since):
                 actors.spawned(state, who, location, since)
-            case control.Arrived():
-                self._guests.hear(who, message)
             case control.Died(obituary=obituary, lived=lived):
                 reregistration.hear_death(state, who, obituary, lived)
             case control.Report(actors=figures):
@@ -307,20 +299,20 @@ class Core:
         return state.take_instructions()
 
     def lose_route(self, who: str, now: float) -> list[Instruction]:
-        """A peer cannot be reached now: nothing is placed on a worker until it is back, and a guest
-        has gone."""
+        """A peer cannot be reached now: nothing is placed on a worker until it is back.
+
+        Nothing ever is on a guest.  It is removed when its last words are read (master.py).
+        """
         state = self.state
         state.now = now
-        self._end_guest(who)
-        if state.workers.suspend(who):
+        if not self._is_guest(who) and state.workers.suspend(who):
             actors.place_elsewhere(state, who)
         actors.hear_figures(state, who)
         return state.take_instructions()
 
-    def _end_guest(self, who: str) -> None:
-        if self._guests.leave(who):
-            self.state.instructions.append(LetGo(who))
-            self.state.delegates.remove_worker(who)
+    def _is_guest(self, name: str) -> bool:
+        record = self.state.workers.records.get(name)
+        return record is not None and guests.is_guest(record.register)
 
     def remove_worker(
         self, name: str, why: str, now: float, may_return: bool = False
@@ -337,7 +329,7 @@ class Core:
             return
         state.leases.end(name)
         state.instructions.append(LetGo(name))
-        state.workers.leave(name, state.now, may_return)
+        state.workers.leave(name, state.now, may_return and not self._is_guest(name))
         actors.place_elsewhere(state, name)
         for record in state.actors.on_worker(name):
             actors.die(state, record.lost(why))

@@ -1,154 +1,97 @@
-"""Processes that dial in to serve an object: where they may, and how the object becomes an actor.
+"""Processes that dial in to serve an object: what the master does for them beside for workers.
 
-The worker at which a process has dialled in speaks for its actor, as it does for those that it
-has started.  The actor has no owner and takes no cores; it ends with its process.
+Such a process is a worker that names no Python and has no resources (`Register`), with one actor.
+Two questions are its own: which worker relays its callers (transport/relay.py), and whether its
+object may be an actor here.
 
-The process hears from here who may call the object, along a connection of its own.  A worker's
-word would not do: whoever holds a worker's key could host an object and admit a key of its own, and
-what callers send runs as code.
-
-The actor's id is a digest that only the process itself can tell the master how to make, and the
-object is believed to be where the master has sent the process.  So no worker can pass off the actor
-of another, or one that it does not house, as an object that has dialled in there.
+Nobody has placed the actor, so it bears no seal.  It is believed in because its id is that of its
+worker, a digest that only this process can tell how to make: no other worker can claim it, and this
+one can claim no actor but it.  It has no owner and takes no cores, and ends with its process or
+with the connection of that, whichever the master sees end first.
 """
-
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
 from remotely.errors import name_taken
-from remotely.master.actors import Event, die, happen, spawned
-from remotely.master.state import ActorRecord, State
+from remotely.master.admission import Seals
+from remotely.master.state import State
 from remotely.protocol import control
-from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
 
-UNKNOWN = "the master was started again, and has not heard from the process that serves it"
-AGAIN = "the process that served it lost its connection, and has dialled in again"
+STOPPED = "the cluster was stopped"
+OVER = "the master has given it up, as its connection had ended"
+AGAIN = "the process that served it has dialled in again"
+CUT = "the connection of the process that served it has ended"
 LEARNING = "the master was started again, and an actor of this name may come back: dial in later"
+NO_RELAY = "no worker of this cluster takes calls from other machines, or is there by now"
 
 
-class Dialling(NamedTuple):
-    """A process that serves an object: the key with which it came, and the ids of its actor and of
-    the one before.  `worker`: where it may dial in, or has; empty if nowhere."""
-
-    key: bytes
-    actor: str
-    before: str
-    worker: str
+def is_guest(register: control.Register) -> bool:
+    return not register.python
 
 
-class Guests:
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._tell = state.tell
-        self._dialling: dict[str, Dialling] = {}  # by the connection, as long as that is there
-        self._connections: dict[str, str] = {}  # the reverse, by actor
+def vouch(register: control.Register, key: bytes, seals: Seals) -> control.Register:
+    """Return what a worker has said, its own actor as it may be, and sealed."""
+    return msgspec.structs.replace(
+        register,
+        actors=[
+            _vouched(status, register.worker, key, seals)
+            if status.request.actor == register.worker
+            else status
+            for status in register.actors
+        ],
+    )
 
-    def __contains__(self, who: object) -> bool:
-        return who in self._dialling
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._dialling)
+def _vouched(
+    status: control.ActorStatus, worker: str, key: bytes, seals: Seals
+) -> control.ActorStatus:
+    request = msgspec.structs.replace(
+        status.request,
+        owner="",
+        job="",
+        maker="",
+        life=0,
+        max_restarts=0,
+        together=1,
+        env={},
+        modules=[],
+        resources=Resources(),
+        key=key,
+        classes=status.request.classes or [status.request.class_name],
+    )
+    seal = seals.seal(worker, request, [])
+    return msgspec.structs.replace(status, request=request, gpu_ids=[], seal=seal)
 
-    def greet(self, who: str, key: bytes, ask: control.AskHost) -> None:
-        """A process says what it serves: tell it where it may dial in."""
-        self.leave(who)  # if it has served something else
-        actor, before = (bound_id("guest", key, nonce) for nonce in (ask.nonce, ask.before))
-        worker = ask.worker
-        if not worker:  # else its connection here was lost
-            host = self._host()
-            worker = host.worker if host else ""
-            why = "no worker of this cluster takes calls from other machines, or is there by now"
-            self._tell(who, host or control.Refused(error="NoResources", why=why))
-        self._dialling[who] = Dialling(key, actor, before, worker)
-        self._connections[actor] = who
 
-    def leave(self, who: str) -> bool:
-        """A connection has ended, though perhaps not the actor; false if it is not a guest's."""
-        if (dialling := self._dialling.pop(who, None)) is None:
-            return False
-        if self._connections.get(dialling.actor) == who:
-            del self._connections[dialling.actor]
-        return True
+def relay_for_guest(state: State) -> control.Relay | control.Refused:
+    """Return which worker is to relay: near the master if possible, else where the fewest are."""
+    if state.is_closing:
+        return control.Refused(error="NotConnected", why=STOPPED)
+    found = [
+        (not record.is_near, len(state.actors.by_worker.of(name)), name)
+        for name, record in state.workers.records.items()
+        if record.register.relay and name not in state.workers.ledger.away
+    ]
+    if not found:
+        return control.Refused(error="NoResources", why=NO_RELAY)
+    is_far, _, name = min(found)
+    register = state.workers.records[name].register
+    return control.Relay(address=register.relay, token=register.relay_token, is_near=not is_far)
 
-    def _host(self) -> control.Host | None:
-        """Return where to dial in: near the master if that can be, else where the fewest are."""
-        state = self._state
-        away = state.workers.ledger.away
-        found = [
-            (not record.is_near, len(state.actors.by_worker.of(name)), name)
-            for name, record in state.workers.records.items()
-            if record.register.guests and name not in away
-        ]
-        if not found:
-            return None
-        is_far, _, name = min(found)
-        register = state.workers.records[name].register
-        return control.Host(
-            worker=name,
-            address=register.guests,
-            public_key=register.guests_key,
-            is_near=not is_far,
-        )
 
-    def hear(self, worker: str, arrived: control.Arrived) -> None:
-        """A process has dialled in at a worker."""
-        actor, location = arrived.request.actor, arrived.location
-        if (record := self._state.actors.records.get(actor)) is not None:
-            if record.worker == worker and record.request.classes:  # said again
-                self._confirm(worker, record.request)
-            return
-        dialling = self._dialling.get(self._connections.get(actor, ""))
-        is_over = actor in self._state.actors.deaths
-        if dialling is None or dialling.worker != worker or is_over:
-            self._refuse(worker, actor, "MasterLost", UNKNOWN)
-            return
-        self._end_before(dialling)
-        if refusal := self._why_not(arrived.request):
-            self._refuse(worker, actor, *refusal)
-            return
-        request = msgspec.structs.replace(
-            arrived.request,
-            owner="",
-            job="",
-            maker="",
-            life=0,
-            max_restarts=0,
-            together=1,
-            env={},
-            modules=[],
-            resources=Resources(0.0, 0.0),  # as it will be read again, or the seal is not ours
-            key=dialling.key,
-            classes=arrived.request.classes or [arrived.request.class_name],
-        )
-        happen(self._state, Event.BROUGHT, ActorRecord(request, worker))
-        spawned(self._state, worker, location, arrived.since)
-        self._confirm(worker, request)
-
-    def _end_before(self, dialling: Dialling) -> None:
-        """End the actor that the object was before; its worker may not have heard, or be gone."""
-        before = dialling.before
-        if (record := self._state.actors.records.get(before)) is not None:
-            self._tell(record.worker, control.End(actor=before, grace_s=0.0, kill=True))
-            die(self._state, control.Obituary(actor=before, life=0, why=AGAIN))
-
-    def _refuse(self, worker: str, actor: str, error: str, why: str) -> None:
-        self._tell(worker, control.NotHosted(actor=actor, error=error, why=why))
-
-    def _confirm(self, worker: str, request: control.Request) -> None:
-        seal = self._state.admission.seals.seal(worker, request, [])
-        hosted = control.Hosted(actor=request.actor, request=request, seal=seal)
-        self._tell(worker, hosted)
-
-    def _why_not(self, request: control.Request) -> tuple[str, str] | None:
-        state = self._state
-        if state.is_closing:
-            return "MasterLost", "the cluster is being stopped"
-        if not request.named:
-            return None
-        holder = state.holder_of(request.name)
-        if holder is not None and holder.named:
-            return "NameTaken", name_taken(request.name, "on this cluster")
-        return ("MasterLost", LEARNING) if state.is_learning else None
+def why_not(register: control.Register, state: State) -> control.Refused | None:
+    """Return what a guest is told whose object cannot be an actor here."""
+    if not register.actors or register.worker in state.workers:
+        return None
+    request = register.actors[0].request
+    if state.is_closing:
+        return control.Refused(error="NotConnected", why=STOPPED)
+    if request.actor in state.actors.deaths:
+        return control.Refused(error="WorkerLost", why=OVER)
+    holder = state.holder_of(request.name)
+    if request.named and holder is not None and holder.named:
+        return control.Refused(error="NameTaken", why=name_taken(request.name, "on this cluster"))
+    if request.named and state.is_learning and not register.returns:
+        return control.Refused(error="MasterLost", why=LEARNING)
+    return None

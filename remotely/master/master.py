@@ -33,6 +33,7 @@ import zmq
 
 from remotely.errors import NotAllowed, RemotelyError
 from remotely.machine import daemons, interfaces, pid_file, signal_pipe, this_machine
+from remotely.master import guests
 from remotely.master.admission import Admission
 from remotely.master.core import Core
 from remotely.master.state import Instruction, LetGo, Log, Probe, Tell
@@ -51,6 +52,7 @@ log = logging.getLogger("remotely.master")
 
 MAX_HELD = 1000  # messages of one connection that has yet to say who it is
 REVOKED = "this key was revoked; ask who runs the cluster for another"
+LOOK_AFTER_CUT_S = 0.05  # a monitor may hear of a cut before the socket
 RETURN_S = 2.5  # that a worker may come later than its actors: links back off to 2 s
 # Messages are trees, and counting references frees them.  The search for cycles, which comes after
 # 700 new objects else, would stop the master of 20,000 actors for 0.1 s again and again.
@@ -69,6 +71,7 @@ class Master:
         self._keys: dict[str, bytes] = {}  # by that id: the key with which it came
         self._routes: dict[str, bytes] = {}  # the reverse
         self._pidfds: dict[str, int] = {}  # of the peers on this host
+        self._guests: dict[int, str] = {}  # by the descriptor of the connection, also of before
         self._held: dict[bytes, list[object]] = {}  # what came along a route before its name did
         self._ticked = time.monotonic()
         self._admission = Admission(
@@ -93,6 +96,8 @@ class Master:
         self._socket = sockets.server(self._context, self._key.pair)
         sockets.bind(self._socket, config.address)
         self._loop.watch_socket(self._socket, self._receive)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._loop.watch_socket(self._monitor, self._see_cut)
         self._loop.every(TICK_EVERY_S, self._tick)
         if config.lifeline or config.attached:
             self._loop.watch(0, self._feel_lifeline)
@@ -104,6 +109,8 @@ class Master:
         signal.signal(signal.SIGHUP, lambda *_: self._loop.call(self._read_keys))
         self._loop.watch(signals, lambda: signal_pipe.drain(signals))
         self._loop.run()
+        self._socket.disable_monitor()  # or libzmq would wait for us to read
+        self._monitor.close(linger=0)
         self._context.destroy(linger=500)
 
     # --- coming in --------------------------------------------------------------------------------
@@ -139,28 +146,50 @@ class Master:
                 self._hear_held(route, who, self.core.hear_client)
             case control.Register(worker=who):
                 before = self._admission.vet_worker(message, key)
+                message = guests.vouch(message, key, self._admission.seals)
+                why = "its worker's process ended"
+                if guests.is_guest(message):
+                    for each in before:
+                        self._do(self.core.remove_worker(each, guests.AGAIN, now))
+                    if refusal := self.core.why_not(message, now):
+                        self._send(route, refusal)
+                        return
+                    self._guests[sockets.fd_of(sender)] = who
+                    why = "its process ended"
                 self._take(who, route, key)
                 is_near = message.host == self._host and self._is_from_here(sender)
                 self._do(self.core.enlist(message, now, is_near, before))
                 if is_near:
-                    why = "its worker's process ended"
                     end = lambda now: self.core.remove_worker(who, why, now, may_return=True)
                     self._watch(who, message.pid, end)
                 self._hear_held(route, who, self.core.hear_worker)
                 if who in self._routes:
                     self._do(self.core.settle(message))
                 self._zap.review(self._admission.role_of)
-            case control.AskHost():  # of a process that dials in, and is no worker itself
-                who = f"guest {route.hex()}"
-                self._take(who, route, key)
-                self._do(self.core.greet_guest(who, key, message, now))
-                self._hear_held(route, who, self.core.hear_worker)
+            case control.AskRelay():  # of a process that is about to register
+                self._send(route, self.core.relay_for_guest())
             case _ if (known := self._peers.get(route)) is None:
                 self._hold(route, message)
             case _ if role == "client":
                 self._do(self.core.hear_client(known, message, now))
             case _:
                 self._do(self.core.hear_worker(known, message, now))
+
+    def _see_cut(self, frames: list[zmq.Frame]) -> None:
+        """A connection has ended.  If it was a guest's, see to that when its route is gone too.
+
+        `call` has the loop read the socket once more before: there may be the guest's last words.
+        """
+        fd = sockets.event_fd(frames[0].buffer)
+        if who := self._guests.get(fd):
+            look = lambda: self._loop.call(lambda: self._look_at(fd, who))
+            self._loop.after(LOOK_AFTER_CUT_S, look)
+
+    def _look_at(self, fd: int, who: str) -> None:
+        if not self._tell(who, control.Tick()):  # else another connection had this number before
+            if self._guests.get(fd) == who:
+                del self._guests[fd]
+            self._do(self.core.remove_worker(who, guests.CUT, time.monotonic()))
 
     def _is_from_here(self, sender: zmq.Frame) -> bool:
         """Tell whether a peer connects from this machine, whatever it says of itself."""
@@ -293,7 +322,6 @@ class Master:
                 log.warning("a key was revoked; its holder has to go")
                 self._tell(who, control.Refused(error="NotAllowed", why=REVOKED))
                 now, why = time.monotonic(), "the key of its worker was revoked"
-                self._do(self.core.lose_route(who, now))
                 self._do(self.core.remove_worker(who, why, now))
                 self._do(self.core.end_session(who, now))
 

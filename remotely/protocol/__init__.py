@@ -1,1 +1,1 @@
-"""What is said between processes: pure, no socket, clock or file in it."""
+"""The messages between processes: pure, no socket, clock or file in it."""

@@ -1,4 +1,4 @@
-"""Where somebody listens, "host:8010" or "[::1]:8010"; what to say when nobody answers there."""
+"""Addresses, "host:8010" or "[::1]:8010", and what to say when nobody answers there."""
 
 import errno
 

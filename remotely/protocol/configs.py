@@ -1,4 +1,4 @@
-"""What a launcher tells the daemons that it starts."""
+"""The configurations of daemons, as a launcher passes them."""
 
 from typing import Any
 

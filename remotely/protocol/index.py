@@ -1,4 +1,4 @@
-"""What belongs to a key: the actors of an owner, the sessions inside of an actor.
+"""An index: the actors of an owner, the sessions inside of an actor.
 
 A record names its owner; an index is the way back.  Whoever keeps records adds to their indexes and
 takes from them where the record itself comes and goes, so that no question is a search.

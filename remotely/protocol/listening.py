@@ -1,4 +1,4 @@
-"""Where the processes of one machine listen for those of others, and how those reach them.
+"""The addresses at which one machine's processes listen for those of others.
 
 The address that is bound and the one that is announced differ in a container, behind a port
 forwarding, or on a machine of several networks.  A range of ports can be opened in a firewall.

@@ -1,4 +1,4 @@
-"""What a client and an actor say to each other, and nothing else.
+"""The messages between a client and an actor, and nothing else.
 
 One message is one ZeroMQ multipart.  Its first frame holds all of a small call, since every
 frame costs an encryption and a system call's share; large buffers follow as frames of their own.

@@ -125,6 +125,7 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
                 "free_resources": worker.free_others,
             }
             for worker in found.workers
+            if worker.python  # else it is a process that has dialled in
         ],
         "clients": [client for session, client in owners.items() if session != without],
         "actors": [

@@ -1,4 +1,4 @@
-"""Which clients the actors of a machine admit: each actor's list, and what their worker knows.
+"""The clients that the actors of a machine admit: each actor's list, and what the worker knows.
 
 Listed clients are known beforehand.  A delegate, which is the key of another actor, is asked about
 when it first connects (admission.py): actor, worker, master, and back.  Only that connection waits

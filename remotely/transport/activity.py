@@ -1,4 +1,4 @@
-"""What an actor runs and has begun, in a page of memory that its worker can read at any time.
+"""The calls that an actor runs and has begun, in a page of memory that its worker can read.
 
 A thread of the actor could not report it while a method holds the interpreter, which is when people
 ask; and a process that was killed reports nothing.  So the actor writes it down, and the worker

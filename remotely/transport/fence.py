@@ -11,7 +11,9 @@ the machine is suspended, because the master counts those seconds too.
     the master's machine refuses     no master is there to place actors elsewhere: it moves too
     the moment passes                no further call begins
     it has passed at two checks      the actor ends, with all that it started.  Two, because after a
-                                     pause of the machine the moment has always passed
+                                     pause of the machine the moment has always passed.  A check is
+                                     made when the moment is due, and not before: mostly it has
+                                     moved by then
     no lease (embedded cluster)      it stays at infinity
 """
 
@@ -29,7 +31,8 @@ from remotely.transport import sockets
 from remotely.transport.port_probe import PortProbe
 
 FILE = "fence"
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 1.0  # once it may have passed
+LOOK_AT_LEAST_EVERY_S = FENCE_S / 2  # timers stop in suspend, and the moment does not
 PROBE_BEFORE_S = 6.0  # the moment, if the master is silent: does anything listen at its port?
 _SIZE = 8
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the latter stops in suspend
@@ -55,7 +58,7 @@ class Fence:
         self._moment = memoryview(self._map).cast("d")
         self._looks_passed = 0
         if make:
-            self._moment[0] = float("inf")
+            self._moment[0] = math.inf
 
     @property
     def moment(self) -> float:
@@ -70,9 +73,16 @@ class Fence:
         return self._moment[0] < now()
 
     def look(self) -> bool:
-        """Called every LOOK_EVERY_S: return whether it has passed for good."""
+        """Called after each `until_look_s`: return whether it has passed for good."""
         self._looks_passed = self._looks_passed + 1 if self.has_passed else 0
         return self._looks_passed > 1
+
+    def until_look_s(self) -> float:
+        """Return when to look again.  Without a lease, in an embedded cluster, that is never."""
+        moment = self.moment
+        if moment == math.inf:
+            return math.inf
+        return min(max(LOOK_EVERY_S, moment - now()), LOOK_AT_LEAST_EVERY_S)
 
     def close(self) -> None:
         with contextlib.suppress(BufferError):
@@ -102,6 +112,12 @@ class WorkerFence(Fence):
         if not passed and self.moment < now() + PROBE_BEFORE_S:
             self._probe = PortProbe(*self._master)
         return passed
+
+    def until_look_s(self) -> float:
+        """The same, so early that there is time to ask whether a master is there."""
+        if not self._has_lease:
+            return math.inf
+        return max(LOOK_EVERY_S, min(self.moment, now() + FENCE_S) - PROBE_BEFORE_S - now())
 
 
 def _resolved(address: str) -> tuple[str, int]:

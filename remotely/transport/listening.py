@@ -1,4 +1,4 @@
-"""Finds a port to listen at, and an address to connect to."""
+"""Ports to listen at, and addresses to connect to."""
 
 import contextlib
 import errno

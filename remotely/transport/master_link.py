@@ -15,6 +15,7 @@ What was sent meanwhile is lost, as with any connection that breaks: a worker th
 reports all that it has, and a client asks all its questions again.
 """
 
+import math
 import time
 from collections.abc import Callable
 
@@ -28,7 +29,7 @@ from remotely.transport import fence
 from remotely.transport.key_files import WHERE_KEYS_ARE
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
-from remotely.transport.sockets import Reconnect, client, connect, event_of
+from remotely.transport.sockets import Reconnect, client, connect, event_of, is_remote
 
 # A master that is not up yet does none of this: the connection is closed, and tried again.
 _SHAKEN = zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -73,7 +74,8 @@ class MasterLink:
         loop.watch_socket(self._monitor, self._see_handshake)
         self._connect()
         self._said = 0.0
-        self._beat = loop.every(BEAT_EVERY_S, self._keep_up)
+        # The master of an embedded cluster sees the end of each process, and is not restarted.
+        self._beat = loop.every(BEAT_EVERY_S if is_remote(address) else math.inf, self._keep_up)
         self.send(introduce())
 
     def _new_socket(self) -> "zmq.Socket[bytes]":

@@ -1,4 +1,4 @@
-"""Asks whether anything listens at a port of another machine, while nobody waits for the answer."""
+"""A probe of a port of another machine: does anything listen there?  Nobody waits meanwhile."""
 
 import contextlib
 import errno

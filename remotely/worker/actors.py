@@ -1,9 +1,9 @@
 """The actors of one worker: a row for each that lives, and everything that may change it.
 
     the master asks        spawn, end, end_all, tell, admit
-    the nursery reports    conceived, born, miscarried, not_born, exited   (nursery.Parent)
+    the spawner reports    prepared, started, spawn_lost, spawn_failed, exited   (spawner.Parent)
     a process reports      bound, its calls, what it logs, that it ends    (_hear)
-    the undertaker reports the last words, the burial
+    the reaper reports     the last words, the end
 
 An actor may be asked for again while its last process is being killed: the next life waits until
 the one before has ended.
@@ -26,15 +26,15 @@ from remotely.testing import faults
 from remotely.transport.access_list import AccessRelay
 from remotely.transport.loop import Loop
 from remotely.values import restart_file
-from remotely.worker.child import Child, Stage
-from remotely.worker.log_files import LogFiles
-from remotely.worker.nursery import Home, Nursery
-from remotely.worker.output import read_piece
+from remotely.worker.memory_limit import MemoryLimit
+from remotely.worker.output import LogFiles, read_piece
+from remotely.worker.reaper import Child, Reaper, Stage
+from remotely.worker.spawner import Home, Spawner
 from remotely.worker.store_line import StoreLine
-from remotely.worker.undertaker import Undertaker
 
 log = logging.getLogger("remotely.worker")
 
+SAY_AGAIN_S = 1.0  # what a process had no room for, as it was stopped
 STORE = "store"  # who asks about keys, beside the actors
 MOST_LAST_WORDS = 300  # of an actor; more than its socket holds
 
@@ -61,23 +61,23 @@ class Actors:
         self._next_lives: dict[str, control.Spawn] = {}  # for when the one before has ended
         self._decoder = control.Decoder(control.FromActor)
         self._logs = LogFiles(home.folder / "logs")
-        self._undertaker = Undertaker(
-            loop, home.worker, self._children, self._last_words, self._buried
-        )
-        self._nursery = Nursery(loop, home, self._logs, self, ThrottledLog(log.warning))
+        self._reaper = Reaper(loop, home.worker, self._children, self._last_words, self._reaped)
+        self._spawner = Spawner(loop, home, self._logs, self, ThrottledLog(log.warning))
         self._access = AccessRelay(send, self._answer_asker)
         self._store = store
+        self._memory_limit = MemoryLimit(loop, self.children)
+        self._says_again = False  # soon
         self._is_for_good = False  # the whole cluster ends
         self._are_lost = False  # the master hears of their end as one, with that of the worker
 
     def listen(self) -> None:
         """Hear of processes that end from now on."""
-        self._undertaker.listen()
+        self._reaper.listen()
 
     def close(self) -> None:
         """Kill what still lives.  Nothing is left but the folder."""
-        self._nursery.close()
-        self._undertaker.kill_all()
+        self._spawner.close()
+        self._reaper.kill_all()
 
     # --- what there is ----------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Actors:
 
     @property
     def children(self) -> Iterable[Child]:
-        """The processes of actors, those that are being born or end included."""
+        """The processes of actors, those that are starting or ending included."""
         return self._children.values()
 
     def statuses(self) -> list[control.ActorStatus]:
@@ -97,7 +97,7 @@ class Actors:
         """Return those that were asked for, and of which `Spawned` has not been said."""
         return [
             *(child.as_spawn() for child in self._children.values() if not child.announced),
-            *self._nursery.waiting,
+            *self._spawner.waiting,
             *self._next_lives.values(),
         ]
 
@@ -125,8 +125,8 @@ class Actors:
 
     def list_keys(self, keys: list[bytes]) -> None:
         """From now on these keys are listed."""
-        if keys != self._nursery.client_keys:
-            self._nursery.client_keys = keys
+        if keys != self._spawner.client_keys:
+            self._spawner.client_keys = keys
             self.admit()
             self._access.ask_again()
             if self._store is not None:
@@ -134,12 +134,15 @@ class Actors:
 
     def admit(self) -> None:
         """Have the actors admit the newest keys, and no others."""
-        keys = self._nursery.client_keys
+        keys = self._spawner.client_keys
         message = control.encode(control.Admit(client_keys=keys))
         for child in self._children.values():
             if child.client_keys is not keys:
-                with contextlib.suppress(OSError):  # one that is stopped is told when it reads
+                try:
                     child.socket.send(message)
+                except OSError:
+                    self._say_again_soon()
+                else:
                     child.client_keys = keys
 
     def hear_of(self, caller: control.Caller) -> None:
@@ -179,22 +182,31 @@ class Actors:
             child.unsaid.append(control.encode(message))
             self._say(child)
 
-    def say_the_rest(self) -> None:
-        """Send what had no room before."""
-        for child in self._children.values():
-            self._say(child)
-
     def _say(self, child: Child) -> None:
-        with contextlib.suppress(OSError):
+        try:
             while child.unsaid:
                 child.socket.send(child.unsaid[0])
                 child.unsaid.popleft()
+        except OSError:
+            self._say_again_soon()
+
+    def _say_again_soon(self) -> None:
+        """A process is stopped, and its socket full; or it has ended, and that will be seen."""
+        if not self._says_again:
+            self._says_again = True
+            self._loop.after(SAY_AGAIN_S, self._say_again)
+
+    def _say_again(self) -> None:
+        self._says_again = False
+        self.admit()
+        for child in self._children.values():
+            self._say(child)
 
     # --- asked for, and asked to end --------------------------------------------------------------
 
     def preload(self, modules: list[str]) -> None:
         """Have the zygote import these modules, for the actors to come."""
-        self._nursery.preload(modules)
+        self._spawner.preload(modules)
 
     def spawn(self, spawn: control.Spawn) -> None:
         """Start an actor, unless this life of it is here already."""
@@ -209,16 +221,16 @@ class Actors:
             return
         if faults.ON:
             faults.at("worker.spawn")
-        self._nursery.ask(spawn)
+        self._spawner.ask(spawn)
 
     def end(self, end: control.End) -> None:
-        """End an actor, whether it lives, is being born, or waits for either."""
+        """End an actor, whether it lives, is starting, or waits for either."""
         if spawn := self._next_lives.pop(end.actor, None):
-            self._died(_unborn(spawn.request, "closed", asked=True))
+            self._died(_never_started(spawn.request, "closed", asked=True))
         elif child := self._children.get(end.actor):
-            self._undertaker.end(child, end.grace_s, end.kill, end.by)
-        elif request := self._nursery.withdraw(end.actor):
-            self._died(_unborn(request, "closed", asked=True))
+            self._reaper.end(child, end.grace_s, end.kill, end.by)
+        elif request := self._spawner.withdraw(end.actor):
+            self._died(_never_started(request, "closed", asked=True))
         else:
             restart_file.discard(self._folder, end.actor)
 
@@ -231,10 +243,10 @@ class Actors:
         """
         self._is_for_good |= for_good
         self._are_lost = not self._is_for_good
-        self._nursery.stop()
+        self._spawner.stop()
         self._withdraw_all("closed", asked=True)
         for child in list(self._children.values()):
-            self._undertaker.end(child, grace_s)
+            self._reaper.end(child, grace_s)
 
     def give_up(self, why: str) -> None:
         """Kill every actor at once: the master may place them elsewhere, and each exists once."""
@@ -247,35 +259,36 @@ class Actors:
                 log.warning("ended %s: no word from the master", child.request.name)
 
     def _withdraw_all(self, why: str, asked: bool = False) -> None:
-        for spawn in self._nursery.waiting:
-            self._nursery.withdraw(spawn.request.actor)
-            self._died(_unborn(spawn.request, why, asked))
+        for spawn in self._spawner.waiting:
+            self._spawner.withdraw(spawn.request.actor)
+            self._died(_never_started(spawn.request, why, asked))
 
-    # --- what the nursery reports -----------------------------------------------------------------
+    # --- what the spawner reports -----------------------------------------------------------------
 
-    def conceived(self, child: Child) -> None:
+    def prepared(self, child: Child) -> None:
         self._children[child.request.actor] = child
+        self._memory_limit.begin()
         self._loop.watch(child.socket.fileno(), lambda: self._hear(child))
         for fd, is_error in child.pipes.items():
             self._loop.watch(fd, self._reader_of(child, fd, is_error))
 
-    def born(self, child: Child) -> None:
-        self._undertaker.watch(child)
+    def started(self, child: Child) -> None:
+        self._reaper.watch(child)
 
-    def miscarried(self, child: Child) -> None:
-        self._undertaker.clear(child)
+    def spawn_lost(self, child: Child) -> None:
+        self._reaper.clear(child)
 
-    def not_born(self, request: control.Request, why: str) -> None:
+    def spawn_failed(self, request: control.Request, why: str) -> None:
         why = f"its machine could not start a process: {why}"
         log.warning("%s: %s", request.name, why)
         if child := self._children.get(request.actor):
             child.why = why
-            self._undertaker.bury(child)
+            self._reaper.reap(child)
         else:
-            self._died(_unborn(request, why))
+            self._died(_never_started(request, why))
 
     def exited(self, pid: int, status: int) -> None:
-        self._undertaker.exited(pid, status)
+        self._reaper.exited(pid, status)
 
     # --- what an actor says -----------------------------------------------------------------------
 
@@ -335,12 +348,12 @@ class Actors:
             case control.Ending(why=why):
                 child.asked = True
                 child.why = child.why or why
-                self._undertaker.leave_time(child, Stage.ENDS)
+                self._reaper.leave_time(child, Stage.ENDS)
             case control.Exiting(calls=calls):
                 child.calls = calls
-                self._undertaker.leave_time(child, Stage.EXITS)
+                self._reaper.leave_time(child, Stage.EXITS)
 
-    # --- what the undertaker reports --------------------------------------------------------------
+    # --- what the reaper reports --------------------------------------------------------------
 
     def _last_words(self, child: Child) -> None:
         """Take what a dead process logged and recorded, and whether it had given its last reply;
@@ -350,7 +363,7 @@ class Actors:
                 data, descriptor = child.receive()
                 if not data:
                     break
-                with contextlib.suppress(Exception):  # whatever it has sent, it is to be buried
+                with contextlib.suppress(Exception):  # whatever it has sent, it is to be reaped
                     match message := self._decoder.decode(data):
                         case control.Logged():
                             child.log.take(message)
@@ -362,7 +375,7 @@ class Actors:
                             child.stage = Stage.EXITS
         child.log.end()
 
-    def _buried(self, child: Child, obituary: control.Obituary) -> None:
+    def _reaped(self, child: Child, obituary: control.Obituary) -> None:
         may_restart = child.announced and child.request.max_restarts and not obituary.asked
         self._died(obituary, child.as_status() if may_restart else None)
 
@@ -381,5 +394,5 @@ class Actors:
             self._emptied()
 
 
-def _unborn(request: control.Request, why: str, asked: bool = False) -> control.Obituary:
+def _never_started(request: control.Request, why: str, asked: bool = False) -> control.Obituary:
     return control.Obituary(actor=request.actor, life=request.life, why=why, asked=asked)

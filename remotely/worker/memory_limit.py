@@ -1,4 +1,4 @@
-"""Ends actors that take more memory than they were given.
+"""The memory limits of actors: one that takes more than it was given is ended.
 
 What counts is a process's own: of pages that several processes share, its part; of its arena all,
 since it lends that (arena.py); and of what others lend it nothing, until it writes into it.
@@ -15,20 +15,35 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from remotely.protocol.resources import format_bytes
+from remotely.transport.loop import Loop
 from remotely.values.arena import file_name
-from remotely.worker.child import Child
+from remotely.worker.reaper import Child
 
-CHECK_EVERY_S = 0.2  # an actor may take a gigabyte in that time
+CHECK_EVERY_S = (
+    0.2  # while an actor with a limit is there; an actor may take a gigabyte in that time
+)
 REST = 20  # times as long as the walks took
 
 
 class MemoryLimit:
-    def __init__(self, children: Iterable[Child]) -> None:
+    def __init__(self, loop: Loop, children: Iterable[Child]) -> None:
+        self._loop = loop
         self._children = children
         self._walk_from = 0.0  # until then we rest
+        self._is_checking = False
 
-    def check(self) -> None:
-        """Called each CHECK_EVERY_S."""
+    def begin(self) -> None:
+        """There is another child."""
+        if not self._is_checking and any(c.request.resources.memory for c in self._children):
+            self._is_checking = True
+            self._loop.after(CHECK_EVERY_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_checking = False
+        self._check()
+        self.begin()
+
+    def _check(self) -> None:
         begun = time.monotonic()
         for child in self._children:
             limit = child.request.resources.memory

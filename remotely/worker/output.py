@@ -1,17 +1,28 @@
-"""What one actor prints: into a file that does not grow for ever, and in lines to its client.
+"""The output of one actor: a file that does not grow for ever, and lines for its client.
 
 A line that has not ended (a prompt, a progress bar) is passed on PARTIAL_S after it began.  The
 terminal gets at most BYTES_A_SECOND of each actor, and is told how much it did not get at most once
 a minute; the file gets everything.  The last of what went to stderr is kept for the obituary.
+
+Records and printed lines share one token bucket.  Of records that do not pass, the client hears in
+a record of ours, TELL_AFTER_S later and at the actor's end, so that a log file of the script says
+where to find the rest.
 """
 
 import codecs
 import contextlib
+import logging
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
+from remotely.protocol import control
+from remotely.protocol.control import Logged
+from remotely.reporting import log_records
 from remotely.reporting.throttled_log import TokenBucket
 
 KEEP_BYTES = 10 << 20  # of the file, then once more in FILE.1
@@ -153,3 +164,91 @@ def read_piece(file: Path, offset: int) -> tuple[str, int]:
             return text, start + len(data) - len(cut)
     except OSError:
         return "", 0
+
+
+TELL_AFTER_S = 1.0
+
+
+class LogRelay:
+    """`pass_on` has a record go to the client; `later(seconds, action)` is the loop's."""
+
+    def __init__(self, output: Output, pass_on: Callable[[Logged], None], later: Later) -> None:
+        self._output = output
+        self._pass_on = pass_on
+        self._later = later
+        self._left_out = 0
+        self._first: Logged | None = None  # of those
+
+    def take(self, logged: Logged) -> None:
+        line = log_records.line(logged).encode(errors="replace")
+        self._output.keep(line, is_error=True)
+        if self._output.tokens.take(len(line), time.monotonic()):
+            self._pass_on(logged)
+            return
+        if self._first is None:
+            self._first = logged
+            self._later(TELL_AFTER_S, self._tell_left_out)
+        self._left_out += 1
+
+    def end(self) -> None:
+        """The actor has ended: what is told later finds nobody who would show it."""
+        self._tell_left_out()
+
+    def _tell_left_out(self) -> None:
+        first, self._first = self._first, None
+        if first is None:
+            return
+        left_out, self._left_out = self._left_out, 0
+        self._pass_on(
+            msgspec.structs.replace(
+                first,
+                logger="remotely",
+                level=logging.WARNING,
+                level_name="WARNING",
+                message=f"it logs too fast: {left_out:,} records were left out"
+                f"{self._output.kept_in}",
+                exc_text="",
+                stack="",
+                extra={},
+            )
+        )
+
+
+KEEP_ENDED = 256  # actors; each has up to 20 MiB
+
+
+class LogFiles:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._files: dict[str, tuple[str, Path]] = {}  # with the actor's name
+        self._names: dict[str, str] = {}  # to the last actor of that name
+        self._ended: OrderedDict[str, None] = OrderedDict()  # the first to end first
+
+    def begin(self, request: control.Request) -> Path:
+        """Return the file of an actor; its lives have one together."""
+        self._ended.pop(request.actor, None)
+        self._names[request.name] = request.actor
+        file = self._folder / f"{request.name}-{request.actor[:8]}.log"
+        self._files[request.actor] = request.name, file
+        return file
+
+    def end(self, actor: str) -> None:
+        """It prints no more, unless it begins again."""
+        if actor in self._files:
+            self._ended[actor] = None
+        while len(self._ended) > KEEP_ENDED:
+            self._forget(self._ended.popitem(last=False)[0])
+
+    def find(self, actor: str) -> tuple[str, Path | None]:
+        """Return the actor of this id, or the last of this name, and its file if it is known."""
+        actor = self._names.get(actor, actor)
+        _, file = self._files.get(actor, ("", None))
+        return actor, file
+
+    def _forget(self, actor: str) -> None:
+        name, file = self._files.pop(actor)
+        if self._names.get(name) == actor:
+            del self._names[name]
+        for kept in (file, second_file(file)):
+            kept.unlink(missing_ok=True)

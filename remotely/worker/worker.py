@@ -4,8 +4,8 @@ It holds the truth about them: a master that was started again learns it from he
 unpickles anything; a class and its arguments go from the client to the actor directly.
 
     the actors           actors.py
-    a birth              nursery.py
-    an end               undertaker.py
+    a birth              spawner.py
+    an end               reaper.py
     we lose our lease    every actor is killed, before the master may place others (fence.py)
     we end               every actor is killed, the folder is removed
 """
@@ -23,7 +23,7 @@ import msgspec
 import zmq
 
 from remotely.errors import RemotelyError
-from remotely.machine import daemons, pid_file, processes, this_machine
+from remotely.machine import daemons, guest_folder, pid_file, processes, this_machine
 from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.lease import FENCE_S
@@ -33,12 +33,11 @@ from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
 from remotely.transport.master_link import MasterLink
+from remotely.transport.relay import Relay
 from remotely.values import arena
 from remotely.worker.actors import Actors
-from remotely.worker.child import CPU_AT_LEAST_S
-from remotely.worker.guests import Guests
-from remotely.worker.memory_limit import CHECK_EVERY_S, MemoryLimit
-from remotely.worker.nursery import Home
+from remotely.worker.reaper import CPU_AT_LEAST_S
+from remotely.worker.spawner import Home
 from remotely.worker.store_line import StoreLine
 
 log = logging.getLogger("remotely.worker")
@@ -77,9 +76,9 @@ class Worker:
         self._actors = Actors(self._loop, home, self._send, self._actors_are_gone, self._store)
         self._fence = WorkerFence(self._folder, config.master)
         self._context = sockets.new_context()
-        self._guests: Guests | None = None  # of a script's own cluster there are none
+        self._relay: Relay | None = None  # nobody dials in to a script's own cluster
         if config.listening.host:
-            self._guests = Guests(self._loop, self._context, home, self._send)
+            self._relay = Relay(self._loop, config.listening, guest_folder.sweep)
         self._link = MasterLink(
             self._loop,
             self._context,
@@ -90,8 +89,7 @@ class Worker:
             self._refused,
             self._fence.renew if sockets.is_remote(config.master) else None,
         )
-        self._loop.every(LOOK_EVERY_S, self._look)
-        self._loop.every(CHECK_EVERY_S, MemoryLimit(self._actors.children).check)
+        self._look()
         if config.lifeline or config.attached:
             self._loop.watch(0, self._feel_lifeline)
 
@@ -103,6 +101,8 @@ class Worker:
         self._actors.close()
         if self._store is not None:
             self._store.close()
+        if self._relay is not None:
+            self._relay.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._config.pid_file:
             pid_file.leave(Path(self._config.pid_file))
@@ -126,8 +126,8 @@ class Worker:
 
     def _register(self) -> control.Register:
         self._introduced = fence.now()
-        self._loop.call(self._ask_again)
-        guests = self._guests
+        self._loop.call(self._actors.ask_again)
+        relay = self._relay
         return control.Register(
             worker=self._config.worker,
             python=this_machine.PYTHON,
@@ -142,45 +142,29 @@ class Worker:
                 parse_others(self._config.resources),
             ),
             gpu_names=self._config.gpus,
-            actors=[*self._actors.statuses(), *(guests.statuses() if guests else ())],
+            actors=self._actors.statuses(),
             births=self._actors.births(),
             nonce=self._config.nonce,
             predecessors=self._config.predecessors,
-            guests=guests.address if guests else "",
-            guests_key=guests.public_key if guests else b"",
+            relay=relay.address if relay else "",
+            relay_token=relay.token if relay else b"",
         )
-
-    def _ask_again(self) -> None:
-        self._actors.ask_again()
-        if self._guests:
-            self._guests.ask_again()
 
     def _hear_master(self, message: object) -> None:
         match message:
-            case control.Registered(client_keys=keys, worker_keys=worker_keys):
+            case control.Registered(client_keys=keys):
                 self._actors.list_keys(keys)
-                if self._guests:
-                    self._guests.list_keys(worker_keys)
                 self._fence.renew(self._introduced)
                 self._announce("REGISTERED")
             case control.Spawn():
                 if not self._leaving:
                     self._actors.spawn(message)
-            case control.Delegated(actor=actor):
+            case control.Delegated(actor=actor) | control.Cancel(actor=actor):
                 self._actors.tell(actor, message)
-            case control.Cancel(actor=actor):
-                self._actors.tell(actor, message)
-                if self._guests:
-                    self._guests.tell(actor, message)
             case control.Caller():
                 self._actors.hear_of(message)
-            case control.Hosted() if self._guests:
-                self._guests.hear_hosted(message)
-            case control.NotHosted() if self._guests:
-                self._guests.hear_not_hosted(message)
             case control.End():
-                if not (self._guests and self._guests.end(message)):
-                    self._actors.end(message)
+                self._actors.end(message)
             case control.Preload(modules=modules):
                 self._actors.preload(modules)
             case control.AskFigures():
@@ -191,17 +175,13 @@ class Worker:
                 self._leave(for_good=True)
 
     def _look(self) -> None:
-        self._actors.admit()
-        self._actors.say_the_rest()
         if self._fence.look():
-            why = f"its worker had no word from the master for {FENCE_S:.0f} s"
-            self._actors.give_up(why)
-            if self._guests:
-                self._guests.give_up(why)
+            self._actors.give_up(f"its worker had no word from the master for {FENCE_S:.0f} s")
         limit_s = self._config.end_without_master_s
         if limit_s and self._link.silent_s() > limit_s and not self._leaving:
             log.warning("no word from the master for %.0f s: this machine leaves", limit_s)
             self._leave()
+        self._loop.after(LOOK_EVERY_S if limit_s else self._fence.until_look_s(), self._look)
 
     def _refused(self, error: RemotelyError) -> None:
         if self._config.lifeline:  # its master has the same keys: it is slow, or about to end
@@ -226,8 +206,7 @@ class Worker:
             self._report()
 
     def _report(self) -> None:
-        guests = self._guests.figures() if self._guests else ()
-        self._link.send(control.Report(actors=[*self._actors.figures(), *guests]))
+        self._link.send(control.Report(actors=self._actors.figures()))
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -241,8 +220,6 @@ class Worker:
 
     def _leave(self, for_good: bool = False) -> None:
         """End the actors, then ourselves; `for_good`: the whole cluster ends."""
-        if self._guests and not self._leaving:
-            self._guests.close(for_good)
         self._leaving = True
         self._actors.end_all(END_GRACE_S, for_good)
         self._actors_are_gone()

@@ -243,17 +243,23 @@ def _register(truth: Truth, liar: Liar, honest: bool = False) -> control.Registe
     )
 
 
+def _guest(truth: Truth, liar: Liar) -> control.Register:
+    """Say that an object is served here, which may be an actor of others."""
+    status, draw = truth.status(), truth.draw
+    actor = draw.choice([status.request.actor, liar.me])
+    request = msgspec.structs.replace(
+        status.request, actor=actor, classes=["Witness"], named=draw.random() < 0.5
+    )
+    return msgspec.structs.replace(
+        _register(truth, liar),
+        actors=[msgspec.structs.replace(status, request=request)],
+        python=draw.choice(["", "0.0"]),
+        returns=draw.random() < 0.5,
+    )
+
+
 def _spawned(truth: Truth, liar: Liar) -> control.Spawned:
     return control.Spawned(location=truth.status().location, since=truth.number() % 10**12)
-
-
-def _arrived(truth: Truth, liar: Liar) -> control.Arrived:
-    """Say that an object is served here, of which nobody has told the master."""
-    status = truth.status()
-    request = msgspec.structs.replace(status.request, classes=["Witness"])
-    if truth.draw.random() < 0.5:
-        request = msgspec.structs.replace(request, actor=secrets.token_hex(16), named=True)
-    return control.Arrived(request=request, location=status.location, since=1.0)
 
 
 def _died(truth: Truth, liar: Liar) -> control.Died:
@@ -309,7 +315,7 @@ def _left(truth: Truth, liar: Liar) -> control.Left:
 
 
 WORKERS_LIES = (
-    _register, _spawned, _arrived, _died, _report, _output, _log_piece, _delegate, _may_call,
+    _register, _guest, _spawned, _died, _report, _output, _log_piece, _delegate, _may_call,
 )  # fmt: skip
 SELDOM = {"worker": _left, "client": lambda truth, liar: control.Goodbye()}
 

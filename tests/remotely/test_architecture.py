@@ -48,8 +48,8 @@ PICKLES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
 
 # The wall's clock jumps.  Where it is read for people, who compare it with a watch:
 WALL_CLOCK_FOR_PEOPLE = {
-    ("worker.nursery", "time.time"),  # since when an actor lives, in `remotely status`
-    ("worker.guests", "time.time"),  # the same of one that has dialled in
+    ("worker.spawner", "time.time"),  # since when an actor lives, in `remotely status`
+    ("guest.guest", "time.time"),  # the same of one that has dialled in
     ("cli.inspect", "time.time"),  # and how long ago that is
 }
 WALL_CLOCKS = {

@@ -21,14 +21,13 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.actor.log_sender import Sender
+from remotely.actor.preparation import Sender
 from remotely.client import log_listener
 from remotely.client.log_listener import LogListener
 from remotely.protocol import control
 from remotely.reporting import log_records
 from remotely.worker import output
-from remotely.worker.log_relay import LogRelay
-from remotely.worker.output import Output
+from remotely.worker.output import LogRelay, Output
 from tests.clusters import DEADLINE_S, Started, wait_until
 
 log = logging.getLogger(__name__)

@@ -49,7 +49,7 @@ name, nonce = min(
 )
 register = control.Register(
     worker=name, nonce=nonce, python="", host=host, machine="liar", address="", pid=1,
-    resources=Resources(), actors=[], guests="tcp://10.231.1.2:1", guests_key=b"".ljust(40),
+    resources=Resources(), actors=[], relay="tcp://10.231.1.2:1", relay_token=b"token",
 )
 loop, context, heard = Loop(), sockets.new_context(), []
 
@@ -62,7 +62,7 @@ def say(message, answer):
     return found[0]
 
 say(register, control.Registered)
-print(say(control.AskHost(nonce="a guest's"), control.Host).address)
+print(say(control.AskRelay(), control.Relay).address)
 """
 
 

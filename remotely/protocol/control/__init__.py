@@ -1,11 +1,10 @@
-"""What clients and workers say to the master, and a worker to its own processes.
+"""The control messages: of clients and workers with the master, of a worker with its processes.
 
     records.py    what several messages carry
     store.py      clients, workers and actors <-> the store of a machine
     client.py     client <-> master
-    worker.py     worker <-> master
-    both.py       clients and workers alike <-> master
-    guest.py      a process that dials in <-> master, worker
+    worker.py     worker <-> master; also of a process that dials in, which is a worker itself
+    message.py    clients and workers alike <-> master
     process.py    worker <-> zygote, actor
 
 Every message is a struct, as msgpack behind one version byte.  The unions below say who may say
@@ -16,12 +15,6 @@ There is no pickle here, on purpose: a pickle is code, and the master never runs
 import msgspec
 
 from remotely.errors import VersionMismatch, WireError
-from remotely.protocol.control.both import (
-    Beat,
-    Refused,
-    Tick,
-    WhoAreYou,
-)
 from remotely.protocol.control.client import (
     AskArrival,
     AskStatus,
@@ -48,15 +41,12 @@ from remotely.protocol.control.client import (
     Unblocked,
     Welcome,
 )
-from remotely.protocol.control.guest import (
-    Arrived,
-    AskHost,
-    Host,
-    Hosted,
-    NotHosted,
-)
 from remotely.protocol.control.message import (
+    Beat,
     ControlMessage,
+    Refused,
+    Tick,
+    WhoAreYou,
 )
 from remotely.protocol.control.process import (
     Admit,
@@ -109,6 +99,7 @@ from remotely.protocol.control.store import (
 )
 from remotely.protocol.control.worker import (
     AskFigures,
+    AskRelay,
     Caller,
     Delegate,
     Delegated,
@@ -119,6 +110,7 @@ from remotely.protocol.control.worker import (
     Preload,
     Register,
     Registered,
+    Relay,
     Report,
     Spawn,
     Spawned,
@@ -138,7 +130,7 @@ from remotely.protocol.numbers import (
     Seconds,
 )
 
-VERSION = 5
+VERSION = 6
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
 # Modules worth importing before a fork; a client names those of them that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
@@ -169,8 +161,7 @@ ToMaster = {
         | Delegate
         | MayCall
         | Left
-        | AskHost
-        | Arrived
+        | AskRelay
         | Beat
     ),
 }
@@ -204,9 +195,7 @@ FromMaster = {
         | Delegated
         | Caller
         | Leave
-        | Host
-        | Hosted
-        | NotHosted
+        | Relay
         | Tick
         | WhoAreYou
         | Refused
@@ -226,8 +215,6 @@ FromActor = (
     | Ending
     | Exiting
 )
-ToGuest = Hosted | NotHosted | Cancel | Leave | Tick
-FromGuest = Arrived | Count | Ending | Exiting
 ToZygote = Preload | Fork
 FromZygote = Forked | NotForked | Exited
 ToStore = {
@@ -275,10 +262,9 @@ __all__ = [
     "ActorStatus",
     "Admit",
     "Amount",
-    "Arrived",
     "AskArrival",
     "AskFigures",
-    "AskHost",
+    "AskRelay",
     "AskStatus",
     "Balance",
     "Beat",
@@ -304,15 +290,12 @@ __all__ = [
     "Forked",
     "FromActor",
     "FromClient",
-    "FromGuest",
     "FromMaster",
     "FromZygote",
     "Goodbye",
     "Gpus",
     "HEAVY",
     "Hello",
-    "Host",
-    "Hosted",
     "Id",
     "LONGEST_S",
     "Leave",
@@ -331,7 +314,6 @@ __all__ = [
     "NotBound",
     "Notice",
     "NotForked",
-    "NotHosted",
     "NotPlaced",
     "Obituary",
     "Offset",
@@ -347,6 +329,7 @@ __all__ = [
     "Refused",
     "Register",
     "Registered",
+    "Relay",
     "Report",
     "Request",
     "Seconds",
@@ -355,7 +338,6 @@ __all__ = [
     "Status",
     "Tick",
     "ToActor",
-    "ToGuest",
     "ToMaster",
     "ToZygote",
     "Unanswered",

@@ -1,4 +1,4 @@
-"""What a client says to the master, and the master to a client."""
+"""The messages between a client and the master."""
 
 from remotely.protocol.control.message import ControlMessage
 from remotely.protocol.control.records import (

@@ -1,4 +1,4 @@
-"""What a worker says to its zygote and its actors' processes, and they to the worker."""
+"""The messages between a worker and its zygote and actors' processes."""
 
 from remotely.protocol.control.message import ControlMessage
 from remotely.protocol.control.records import Request

@@ -1,4 +1,4 @@
-"""What several messages carry: an actor's place, what it asks for, how it is, how it ended."""
+"""The records in several messages: an actor's place, request, state and end."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What is said to and by the store of a machine: by clients, its worker, and the actors beside it.
+"""The messages between the store of a machine and clients, its worker, and the actors beside it.
 
 What arena and loans are is opaque here; values/arena.py has their structs.
 """

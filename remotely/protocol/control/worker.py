@@ -1,4 +1,4 @@
-"""What a worker says to the master, and the master to a worker."""
+"""The messages between a worker and the master."""
 
 from remotely.protocol.control.message import ControlMessage
 from remotely.protocol.control.records import ActorStatus, Figures, Location, Obituary, Request
@@ -19,7 +19,12 @@ class Spawn(ControlMessage, frozen=True):
 
 
 class Register(ControlMessage, frozen=True):
-    """Sent at the start, and whenever the master asks who this is: the worker is the truth."""
+    """Sent at the start, and whenever the master asks who this is: the worker is the truth.
+
+    A process that serves an object (guests.py) is a worker too.  It names no Python and has no
+    resources, so nothing is placed there.  Its one actor has the id of the worker, and needs no
+    seal.
+    """
 
     worker: str
     python: str
@@ -34,8 +39,9 @@ class Register(ControlMessage, frozen=True):
     nonce: str = ""  # what makes `worker` of the key; see admission.py
     # The same of workers that ran here and were killed, and of which nothing is left.
     predecessors: list[str] = []
-    guests: str = ""  # where processes may dial in to serve objects; empty if they may not
-    guests_key: bytes = b""  # the public key there
+    returns: bool = False  # of a guest: the master, or the one before, has taken it already
+    relay: str = ""  # where guests may connect to be reached by their callers; empty if nowhere
+    relay_token: bytes = b""  # what they have to show there
 
     def __post_init__(self) -> None:
         gpus = self.resources.gpus
@@ -84,7 +90,6 @@ class AskFigures(ControlMessage, frozen=True):
 
 class Registered(ControlMessage, frozen=True):
     client_keys: list[bytes]
-    worker_keys: list[bytes] = []  # whose holders may dial in
 
 
 class Delegated(ControlMessage, frozen=True):
@@ -106,3 +111,15 @@ class Preload(ControlMessage, frozen=True):
 
 class Leave(ControlMessage, frozen=True):
     """The cluster is being stopped: end all actors, then yourself."""
+
+
+class AskRelay(ControlMessage, frozen=True):
+    """I am about to serve an object: which worker passes on what its callers send?"""
+
+
+class Relay(ControlMessage, frozen=True):
+    """This one; `is_near`: it is on the master's machine, which the asker has reached."""
+
+    address: str
+    token: bytes
+    is_near: bool

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from remotely.actor import cancellations
-from remotely.actor.cancellations import ANSWER_TRIES, Cancellations
-from remotely.actor.replies import RoutedReply
+from remotely.actor import dispatch
+from remotely.actor.dispatch import ANSWER_TRIES, Cancellations
+from remotely.actor.servant import RoutedReply
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind
 from remotely.transport import activity
@@ -120,7 +120,7 @@ def test_a_caller_whose_connection_is_being_made_is_answered_when_it_is_there(
 def test_what_is_kept_is_limited_and_never_makes_a_lie(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancellations, "MAX_MARKS", 2)
+    monkeypatch.setattr(dispatch, "MAX_MARKS", 2)
     monkeypatch.setattr(activity, "MAX_WITHOUT_SLOT", 2)
     routes = [b"r-%010d" % n for n in range(activity.SLOTS + 3)]
     for route in routes:

@@ -224,10 +224,10 @@ def test_what_a_revoked_key_has_left_behind_ends_with_it(joined: Started, tmp_pa
 def test_an_actor_whose_master_is_away_says_so_when_it_makes_its_first_call(
     embedded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from remotely.actor.delegation import Delegation
+    from remotely.actor.actor import Delegation
     from remotely.errors import MasterLost
 
-    monkeypatch.setattr("remotely.actor.delegation.CONNECT_S", 0.01)
+    monkeypatch.setattr("remotely.actor.actor.CONNECT_S", 0.01)
     told: list[bytes] = []
     delegation = Delegation(lambda said: told.append(said.key))
     with pytest.raises(MasterLost, match="tries again"):

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from remotely.actor.cancellations import Cancellations
-from remotely.actor.dispatch import Dispatcher
+from remotely.actor.dispatch import Cancellations, Dispatcher
 from remotely.objects.batching import Batching
 from remotely.protocol.wire import Kind, Message
 from remotely.transport import activity

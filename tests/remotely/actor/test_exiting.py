@@ -159,7 +159,7 @@ def test_close_returns_when_the_process_has_ended(cluster: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_who_ignores_sigterm_at_its_end_is_killed(
+def test_an_actor_that_ignores_sigterm_at_its_end_is_killed(
     here: None,
 ) -> None:
     lingerer = Lingerer(ignores_term=True)

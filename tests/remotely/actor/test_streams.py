@@ -13,15 +13,15 @@ from types import SimpleNamespace
 import pytest
 
 import remotely
-from remotely.actor import streams as streams_module
-from remotely.actor.streams import SILENT_S, Streams
+from remotely.actor import servant
+from remotely.actor.servant import SILENT_S, Streams
 from tests.clusters import Started, wait_until
 
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(streams_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(servant, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from remotely.actor.worker_line import WorkerLine
+from remotely.actor.actor import WorkerLine
 from remotely.protocol import control
 from tests.clusters import wait_until
 
@@ -18,7 +18,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_the_door_thread_goes_on_while_others_wait_and_its_words_come_in_order(
+def test_the_background_thread_goes_on_while_others_wait_and_its_messages_come_in_order(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     actor, worker = pair

@@ -47,12 +47,12 @@ def test_without_room_for_a_process_the_worker_is_told_and_nothing_is_left(
         monkeypatch.setattr(os, "fork", fork)
         monkeypatch.setattr(os, "pidfd_open", pidfd_open)
 
-        assert zygote._read()
+        assert zygote.read()
 
         told = Decoder(FromZygote).decode(worker.recv(MAX_MESSAGE))
         assert told == NotForked(actor="a", why="no room")
         assert set(os.listdir("/proc/self/fd")) == before
-        for pid in zygote._children:
+        for pid in zygote.children:
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
@@ -64,7 +64,7 @@ def test_without_room_for_an_actors_descriptors_the_worker_is_told(tmp_path: Pat
         with open(os.devnull) as one:
             socket.send_fds(worker, [encode(Fork(actor="a"))], [one.fileno()])
 
-        assert zygote._read()
+        assert zygote.read()
 
         told = Decoder(FromZygote).decode(worker.recv(MAX_MESSAGE))
         assert told == NotForked(actor="a", why="Too many open files")

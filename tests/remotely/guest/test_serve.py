@@ -1,15 +1,11 @@
 """Objects of processes that dial in, on real clusters: near, on the same machine as their callers,
-and far, on what passes for another one, where all goes through the tunnel of a worker.
-
-Over 500 lines: all of them start such processes, and most are run near and far.
+and far, on what passes for another one, where all goes through the relay of a worker.
 """
 
 import gc
 import json
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -40,7 +36,6 @@ from remotely.machine import guest_folder
 from remotely.protocol.address import parse_address
 from remotely.transport.bulk import Connection
 from remotely.transport.listening import nearest
-from remotely.worker.guests import MOST_UNPROVEN
 from tests.clusters import Here, Started, processes, run, wait_until
 from tests.remotely.counter import Counter
 from tests.remotely.guest.simulator import Base, Simulator
@@ -100,6 +95,13 @@ def guests(request: pytest.FixtureRequest) -> Iterator[Guests]:
 @pytest.fixture
 def near() -> Iterator[Guests]:
     made = Guests()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def far() -> Iterator[Guests]:
+    made = Guests("far")
     yield made
     made.end()
 
@@ -182,9 +184,9 @@ def test_large_values_of_several_callers_cross_at_a_time(
 
 
 def test_actors_can_call_it_and_it_can_be_passed_on(
-    here: None, started_here: Here, guests: Guests
+    here: None, started_here: Here, far: Guests
 ) -> None:
-    guests.start(started_here)
+    far.start(started_here)
     simulator = one()
     callers = remotely.group(Caller, 3)
     assert callers.call(simulator) == [70, 70, 70]
@@ -261,11 +263,11 @@ def test_a_client_that_closes_it_ends_the_serving_and_no_more(
 
 @pytest.mark.parametrize("end", ["closed", "interrupted"])
 def test_a_client_that_stutters_at_the_end_gets_the_last_reply(
-    here: None, started_here: Here, guests: Guests, tmp_path: Path, end: str
+    here: None, started_here: Here, far: Guests, tmp_path: Path, end: str
 ) -> None:
-    guest = guests.start(started_here, name="sim")
+    guest = far.start(started_here, name="sim")
     simulator = one()
-    values = 125_000 if guests.place == "far" else 10_000  # the socket of a near one holds few
+    values = 125_000
     script = (
         "import sys, numpy, remotely\n"
         "remotely.connect(sys.argv[1], key=sys.argv[2])\n"
@@ -300,7 +302,7 @@ def test_a_client_that_stutters_at_the_end_gets_the_last_reply(
     assert out == f"{values}.0\n"
 
 
-def test_who_kills_it_does_not_kill_its_process(
+def test_a_kill_ends_the_serving_and_not_the_process(
     here: None, started_here: Here, near: Guests
 ) -> None:
     guest = near.start(started_here)
@@ -313,9 +315,9 @@ def test_who_kills_it_does_not_kill_its_process(
 
 
 def test_ctrl_c_and_exit_end_the_process_and_callers_hear_why(
-    here: None, started_here: Here, guests: Guests, tmp_path: Path
+    here: None, started_here: Here, far: Guests, tmp_path: Path
 ) -> None:
-    guest = guests.start(started_here)
+    guest = far.start(started_here)
     running = busy(one(), tmp_path)
     guest.send_signal(signal.SIGINT)
     error = running.exception(10)
@@ -323,7 +325,7 @@ def test_ctrl_c_and_exit_end_the_process_and_callers_hear_why(
     assert "left `serve`: KeyboardInterrupt" in str(error)
     assert "KeyboardInterrupt" in said(guest)
     assert guest.returncode == -signal.SIGINT
-    guest = guests.start(started_here)
+    guest = far.start(started_here)
     with pytest.raises(ActorDied, match="left `serve`: SystemExit"):
         one().exit(4)
     said(guest)
@@ -361,38 +363,31 @@ def test_nothing_is_left_of_a_process_that_has_served(
 # --- the cluster ends, or parts of it -------------------------------------------------------------
 
 
-def test_it_dials_in_elsewhere_if_its_worker_is_lost(nothing_left: None, tmp_path: Path) -> None:
+def test_it_dials_in_again_if_the_worker_that_relays_is_lost(
+    nothing_left: None, tmp_path: Path
+) -> None:
     cluster, guests = Started(tmp_path), Guests("far")
     try:
         remotely.connect(cluster.address, key=cluster.key)
         guests.start(cluster, name="sim", key=str(cluster.home / "keys" / "worker.key"))
         simulator = one()
-        hosts = [actor.worker for actor in remotely.status().actors]
-        worker = next(w for w in all_workers(tmp_path) if is_of(w, hosts[0]))
-        running = busy(simulator, tmp_path, seconds=0.5)
-        os.kill(worker, signal.SIGKILL)
+        running = simulator.echo_once_there_is.submit(str(tmp_path / "go"), 1)
+        wait_until((tmp_path / "runs").exists, "the call runs")
+        port = parse_address(nearest(remote_of(simulator).location.tcp))[1]
+        workers = processes(str(tmp_path), "remotely.worker")
+        relays = [w for w in workers if port in {c.laddr.port for c in w.net_connections("tcp")}]
+        relays[0].kill()
         assert isinstance(running.exception(20), WorkerLost)
+        (tmp_path / "go").touch()  # until it has ended, the object cannot dial in
         assert one().step(2) == 20
         assert remotely.get_actor("sim").step(3) == 30
-        assert [actor.worker for actor in remotely.status().actors] != hosts
     finally:
         remotely.shutdown()
         guests.end()
         cluster.stop()
 
 
-def all_workers(folder: Path) -> list[int]:
-    return [p.pid for p in processes(str(folder), "remotely.worker")]
-
-
-def is_of(pid: int, worker: str) -> bool:
-    """Tell whether this process is the worker with this id: its zygote has that for an argument."""
-    import psutil
-
-    return any(worker in child.cmdline() for child in psutil.Process(pid).children())
-
-
-def test_a_master_that_is_started_again_finds_it_and_who_has_it(
+def test_a_restarted_master_knows_the_object_and_its_client(
     nothing_left: None, tmp_path: Path
 ) -> None:
     cluster, guests = Here(tmp_path / "here"), Guests("far")
@@ -418,12 +413,12 @@ def test_a_master_that_is_started_again_finds_it_and_who_has_it(
 
 
 def test_serve_returns_when_the_cluster_is_stopped(
-    nothing_left: None, tmp_path: Path, guests: Guests
+    nothing_left: None, tmp_path: Path, near: Guests
 ) -> None:
     cluster = Here(tmp_path / "here")
     try:
         remotely.connect(cluster.address, key=cluster.key)
-        guest = guests.start(cluster)
+        guest = near.start(cluster)
         assert one().step(1) == 10
         remotely.shutdown()
     finally:
@@ -503,7 +498,7 @@ def test_each_goes_to_one_client_and_to_the_next_when_that_has_ended(
 # --- bad input ------------------------------------------------------------------------------------
 
 
-def test_a_name_that_is_taken_is_refused_to_who_comes_second(
+def test_a_second_object_of_the_same_name_is_refused(
     here: None, started_here: Here, near: Guests
 ) -> None:
     near.start(started_here, name="sim")
@@ -567,42 +562,3 @@ def test_nobody_dials_in_to_a_scripts_own_cluster_or_to_none(
     with pytest.raises(NotConnected, match="REMOTELY_LOCAL"):
         next(remotely.arrivals(Simulator))
     monkeypatch.undo()
-
-
-def test_a_stranger_that_knocks_where_guests_dial_in_learns_nothing(
-    here: None, started_here: Here, near: Guests
-) -> None:
-    near.start(started_here)
-    simulator = one()
-    location = connection.current()._actors.get(simulator._remotely_remote.actor).location
-    host, _, port = location.tcp.removeprefix("tcp://").rpartition(":")
-    import socket
-
-    for said_there in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" + bytes(8) + b"\x7f\x03"):
-        with socket.create_connection((host, int(port))) as knock:
-            knock.sendall(said_there)
-    assert simulator.step(1) == 10
-
-
-def test_strangers_are_turned_away_before_they_fill_a_worker(
-    here: None, started_here: Here, near: Guests
-) -> None:
-    near.place = "far"
-    guest = near.start(started_here, name="sim")
-    simulator = one()
-    assert simulator.step(1) == 10
-    address = parse_address(nearest(remote_of(simulator).location.tcp))
-    guest.send_signal(signal.SIGSTOP)  # so it does not end them
-    ends = select.poll()
-    strangers = [socket.create_connection(address) for _ in range(MOST_UNPROVEN + 50)]
-    for stranger in strangers:  # the first may have a greeting from before the signal arrived
-        ends.register(stranger, select.POLLRDHUP)
-    try:
-        wait_until(lambda: len(ends.poll(0)) == 50, "those beyond the limit were cut off")
-    finally:
-        for stranger in strangers:
-            stranger.close()
-        guest.send_signal(signal.SIGCONT)
-    assert simulator.step(2) == 20
-    with socket.create_connection(address) as another:  # there is room again
-        assert another.recv(1) == b"\xff"

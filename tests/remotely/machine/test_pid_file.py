@@ -60,7 +60,9 @@ def predecessors() -> list[str]:
         return [worker.nonce for worker in killed]
 
 
-def test_a_worker_learns_who_was_killed_before_it_once_and_nothing_is_left_of_them() -> None:
+def test_a_worker_learns_once_which_workers_were_killed_before_it_and_nothing_is_left_of_them() -> (
+    None
+):
     me = os.getpid()
     write_worker("killed")
     write_worker("of-another-cluster", cluster="another")
@@ -78,7 +80,7 @@ def test_a_worker_learns_who_was_killed_before_it_once_and_nothing_is_left_of_th
     assert [daemon.worker for daemon in pid_file.running(PORT)] == ["alive"]
 
 
-def test_who_was_killed_is_remembered_until_the_next_lives_or_the_user_ends_the_cluster() -> None:
+def test_a_killed_worker_is_remembered_until_the_next_runs_or_the_cluster_is_stopped() -> None:
     write_worker("killed")
     write_worker("starting", pid=os.getpid(), started=processes.birth(os.getpid()))
     folder = pid_file.folder_of(PORT)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from remotely.master import actors, guests, reregistration
+from remotely.master import actors, reregistration
 from remotely.master.actors import TABLE, Event, Phase, phase_of
 from remotely.master.state import ActorRecord, State
 from remotely.protocol import control
@@ -130,7 +130,7 @@ def play(monkeypatch: pytest.MonkeyPatch, phase: Phase, cause: Cause) -> list[tu
             seen.append(((before, event), phase_of(state, "a")))
 
     with monkeypatch.context() as patched:
-        for module in (actors, reregistration, guests):
+        for module in (actors, reregistration):
             patched.setattr(module, "happen", seen_to_happen)
         cause.do(stage)
     return seen

@@ -42,7 +42,7 @@ def test_ending_a_lease_early_is_not_told_and_may_be_done_twice() -> None:
     assert len(leases) == 0
 
 
-def test_who_never_had_a_lease_never_loses_it() -> None:
+def test_a_lease_that_never_began_never_ends() -> None:
     assert Leases().expired(1e9) == []
     assert len(Leases()) == 0
 

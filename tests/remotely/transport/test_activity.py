@@ -33,7 +33,7 @@ def test_the_last_call_of_each_connection_is_listed(page: mmap.mmap) -> None:
     assert [writer.last_of(route(n)) for n in (1, 2, 3)] == [3, 9, 0]
 
 
-def test_a_connection_that_finds_no_slot_takes_the_oldest_and_who_lost_it_gets_another(
+def test_a_connection_without_a_slot_takes_the_oldest_and_its_loser_gets_another(
     page: mmap.mmap,
 ) -> None:
     writer = Begun(page)

@@ -9,7 +9,7 @@ import pytest
 
 from remotely.protocol.lease import FENCE_S
 from remotely.transport import fence as fence_module
-from remotely.transport.fence import PROBE_BEFORE_S, Fence, WorkerFence, now
+from remotely.transport.fence import LOOK_EVERY_S, PROBE_BEFORE_S, Fence, WorkerFence, now
 from tests.clusters import free_port
 
 
@@ -43,6 +43,20 @@ def test_one_look_after_it_passed_ends_nobody_since_a_machine_may_have_been_paus
     fence.move(0.0)
     assert not fence.look()
     assert fence.look()
+
+
+def test_nobody_looks_before_it_is_due_or_without_a_lease(fence: Fence, tmp_path: Path) -> None:
+    assert fence.until_look_s() == float("inf")
+    fence.move(now() + 3.0)
+    assert 2.0 < fence.until_look_s() <= 3.0
+    fence.move(now() - 5.0)
+    assert fence.until_look_s() == LOOK_EVERY_S
+    worker = tmp_path / "worker"
+    worker.mkdir()
+    of_the_worker = WorkerFence(worker, "tcp://127.0.0.1:9")
+    assert of_the_worker.until_look_s() <= FENCE_S  # it has not registered yet
+    of_the_worker.renew(now())
+    assert of_the_worker.until_look_s() <= FENCE_S - PROBE_BEFORE_S
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock here counts suspends")

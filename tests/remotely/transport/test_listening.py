@@ -141,7 +141,7 @@ def test_a_name_of_several_addresses_becomes_the_one_that_answers(
         assert reach("node0", port, "") == f"127.0.0.1:{port}"
 
 
-def test_who_has_patience_is_told_of_it_and_waits_for_what_does_not_listen_yet(
+def test_a_patient_client_is_told_and_waits_until_somebody_listens(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)

@@ -14,7 +14,7 @@ def test_where_nobody_listens_a_machine_of_ours_refuses() -> None:
     assert PortProbe("127.0.0.1", free_port()).refused()
 
 
-def test_who_listens_or_is_silent_has_not_refused() -> None:
+def test_a_listener_or_a_silent_port_has_not_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         assert not PortProbe(*listening.getsockname()).refused()
     with (
@@ -26,7 +26,7 @@ def test_who_listens_or_is_silent_has_not_refused() -> None:
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_who_listens_is_found_on_either_family(family: int) -> None:
+def test_a_listener_is_found_on_either_family(family: int) -> None:
     host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
     with socket.create_server((host, 0), family=family) as listening:
         port = listening.getsockname()[1]

@@ -164,7 +164,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 # --- who may come in ------------------------------------------------------------------------------
 
 
-def test_who_has_a_key_comes_in_with_its_role(world: World) -> None:
+def test_a_holder_of_a_key_is_admitted_with_its_role(world: World) -> None:
     server = world.serve()
     world.enter(server, world.client).socket.send(b"from a client")
     world.until(lambda: len(server.arrived) == 1)
@@ -298,7 +298,7 @@ def test_a_refusal_is_told_once_a_minute_with_its_address(world: World) -> None:
 # --- failing closed -------------------------------------------------------------------------------
 
 
-def test_without_a_door_nobody_comes_in(world: World) -> None:
+def test_without_a_zap_handler_nobody_is_admitted(world: World) -> None:
     """libzmq alone would let in whoever knows the server's public key."""
     server = world.serve(zap=False)
     peer = world.enter(server, world.client)
@@ -308,7 +308,7 @@ def test_without_a_door_nobody_comes_in(world: World) -> None:
     assert not server.arrived
 
 
-def test_when_the_door_is_gone_nobody_comes_in(world: World) -> None:
+def test_when_the_zap_handler_is_gone_nobody_is_admitted(world: World) -> None:
     server = world.serve()
     assert server.zap is not None
     server.loop.unwatch_socket(server.zap.socket)
@@ -320,7 +320,7 @@ def test_when_the_door_is_gone_nobody_comes_in(world: World) -> None:
     assert not server.arrived
 
 
-def test_while_the_door_does_not_answer_nobody_comes_in(
+def test_while_the_zap_handler_does_not_answer_nobody_is_admitted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = [
@@ -489,7 +489,7 @@ context.destroy(linger=0)
 """
 
 
-def test_who_floods_a_server_that_does_not_read_and_breaks_off_does_it_no_harm() -> None:
+def test_a_flood_that_is_cut_off_does_not_harm_a_server_that_does_not_read() -> None:
     """With a bound on what waits, libzmq aborts the process: "Assertion failed: !_io_error"."""
     done = subprocess.run(
         [sys.executable, "-c", FLOOD], capture_output=True, text=True, timeout=60, check=False

@@ -1,4 +1,4 @@
-"""What an actor prints reaches its file whole, and its client in lines at a bearable rate."""
+"""What actors print: the file, what the client is shown, and the files of those that have ended."""
 
 import os
 import time
@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from remotely.machine import this_machine
+from remotely.protocol import control
 from remotely.worker import output
-from remotely.worker.output import Output, read_piece
+from remotely.worker.output import LogFiles, Output, read_piece
 
 
 class Clock:
@@ -377,3 +379,48 @@ def test_reading_waits_for_nobody(stream: Stream) -> None:
     begun = time.monotonic()
     stream.output.drain(stream.pipes[False][0], False)
     assert time.monotonic() - begun < 1.0
+
+
+def request(number: int, name: str = "") -> control.Request:
+    return control.Request(
+        actor=f"{number}" * 32,
+        name=name or f"C-{number}",
+        class_name="C",
+        owner="o",
+        job="j",
+        python=this_machine.PYTHON,
+    )
+
+
+def test_of_actors_that_ended_the_last_logs_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "KEEP_ENDED", 2)
+    logs = LogFiles(tmp_path)
+    files = [logs.begin(request(number)) for number in range(4)]
+    for file in files:
+        file.write_text("said")
+    files[1].with_suffix(".log.1").write_text("said before")
+
+    for number in (1, 3, 2):
+        logs.end(request(number).actor)
+    logs.end("never started")
+
+    assert {file.name for file in tmp_path.iterdir()} == {files[i].name for i in (0, 2, 3)}
+    assert logs.find("C-1") == ("C-1", None)
+    assert logs.find("C-3") == (request(3).actor, files[3])
+
+
+def test_an_actor_that_lives_again_keeps_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = LogFiles(tmp_path)
+    logs.begin(request(1, "same"))
+    monkeypatch.setattr(output, "KEEP_ENDED", 1)
+    logs.end(request(1).actor)
+    file = logs.begin(request(1, "same"))
+    logs.begin(request(2, "same"))
+    for number in (2, 3):
+        logs.begin(request(number))
+        logs.end(request(number).actor)
+    assert logs.find(request(1).actor) == (request(1).actor, file)

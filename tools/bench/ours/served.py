@@ -1,5 +1,4 @@
-"""Calls to an object whose process has dialled in, through the tunnel of a worker: over tcp, twice
-encrypted."""
+"""Calls to an object whose process has dialled in, over TCP, through the relay of a worker."""
 
 import os
 import subprocess

@@ -18,10 +18,8 @@ from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
 from remotely.protocol.numbers import MOST_FLIGHT_RECORD
 from remotely.transport.loop import Loop
-from remotely.worker.child import Child, Stage
-from remotely.worker.log_relay import LogRelay
-from remotely.worker.output import Output
-from remotely.worker.undertaker import Undertaker
+from remotely.worker.output import LogRelay, Output
+from remotely.worker.reaper import Child, Reaper, Stage
 from tests.clusters import wait_until
 
 NO_PIDS_FROM = 1 << 22  # the kernel gives none from here on
@@ -74,7 +72,7 @@ def child_of(loop: Loop, number: int, folder: Path) -> Child:
     )
 
 
-def test_one_look_serves_five_hundred_who_die_together(
+def test_one_look_for_strays_serves_five_hundred_that_die_together(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
@@ -92,11 +90,9 @@ def test_one_look_serves_five_hundred_who_die_together(
     children = {
         child.request.actor: child for child in (child_of(loop, n, tmp_path) for n in range(500))
     }
-    undertaker = Undertaker(
-        loop, "w", children, lambda _: None, lambda _, obituary: told.append(obituary)
-    )
+    reaper = Reaper(loop, "w", children, lambda _: None, lambda _, obituary: told.append(obituary))
     for child in list(children.values()):
-        undertaker.bury(child)
+        reaper.reap(child)
     loop.turn(0)
 
     assert len(told) == 500
@@ -110,43 +106,43 @@ def child(loop: Loop, tmp_path: Path) -> Child:
 
 
 @pytest.fixture
-def undertaker(loop: Loop, child: Child) -> Undertaker:
-    return Undertaker(loop, "w", {"C-1": child}, lambda _: None, lambda *_: None)
+def reaper(loop: Loop, child: Child) -> Reaper:
+    return Reaper(loop, "w", {"C-1": child}, lambda _: None, lambda *_: None)
 
 
 def test_an_end_that_is_asked_for_again_is_moved_forward_alone(
-    child: Child, undertaker: Undertaker, monkeypatch: pytest.MonkeyPatch
+    child: Child, reaper: Reaper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("remotely.worker.undertaker.time.monotonic", lambda: now)
+    monkeypatch.setattr("remotely.worker.reaper.time.monotonic", lambda: now)
     ends_at = []
     for grace_s in (5, 60, 1, 5):
-        undertaker.end(child, grace_s)
+        reaper.end(child, grace_s)
         ends_at.append(child.term_at)
     assert ends_at == [105, 105, 101, 101]
     now, timers = 102.0, child.timers  # SIGTERM was sent; SIGKILL is to come
-    undertaker.end(child, 0)
+    reaper.end(child, 0)
     assert child.timers is timers
-    undertaker.bury(child)
+    reaper.reap(child)
 
 
 def test_an_actor_that_says_again_that_it_ends_has_no_more_time_for_it(
-    child: Child, undertaker: Undertaker, monkeypatch: pytest.MonkeyPatch
+    child: Child, reaper: Reaper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("remotely.worker.undertaker.time.monotonic", lambda: now)
-    undertaker.end(child, 1)
+    monkeypatch.setattr("remotely.worker.reaper.time.monotonic", lambda: now)
+    reaper.end(child, 1)
     ends_at = []
     for stage in (Stage.ENDS, Stage.ENDS, Stage.EXITS, Stage.EXITS, Stage.ENDS):
-        undertaker.leave_time(child, stage)
+        reaper.leave_time(child, stage)
         ends_at.append(child.term_at)
         now += 1
     assert ends_at == [105, 105, 107, 107, 107]
-    undertaker.bury(child)
+    reaper.reap(child)
 
 
 def test_a_descriptor_that_is_no_memory_is_not_read_and_the_first_memory_stays(
-    child: Child, undertaker: Undertaker
+    child: Child, reaper: Reaper
 ) -> None:
     read, write = os.pipe()
     os.close(write)
@@ -159,15 +155,13 @@ def test_a_descriptor_that_is_no_memory_is_not_read_and_the_first_memory_stays(
         child.keep_recorder(OwnedFd(memory))
     assert child.take_flight_record() == b"first\0\0\0"
     assert child.take_flight_record() == b""
-    undertaker.bury(child)
+    reaper.reap(child)
 
 
-def test_more_than_a_flight_record_may_have_is_cut_off(
-    child: Child, undertaker: Undertaker
-) -> None:
+def test_more_than_a_flight_record_may_have_is_cut_off(child: Child, reaper: Reaper) -> None:
     child.keep_recorder(OwnedFd(memory_file.create("remotely-test", 2 * MOST_FLIGHT_RECORD)))
     assert len(child.take_flight_record()) == MOST_FLIGHT_RECORD
-    undertaker.bury(child)
+    reaper.reap(child)
 
 
 def test_the_end_of_a_stray_is_followed_by_a_look_and_not_kept(
@@ -180,13 +174,13 @@ def test_the_end_of_a_stray_is_followed_by_a_look_and_not_kept(
         return []
 
     monkeypatch.setattr(processes, "children_of", children_of)
-    undertaker = Undertaker(loop, "w", {}, lambda _: None, lambda *_: None)
-    before = {name: repr(value) for name, value in vars(undertaker).items() if name != "_looks"}
+    reaper = Reaper(loop, "w", {}, lambda _: None, lambda *_: None)
+    before = {name: repr(value) for name, value in vars(reaper).items() if name != "_looks"}
     for pid in range(NO_PIDS_FROM, NO_PIDS_FROM + 100):
-        undertaker.exited(pid, 0)
+        reaper.exited(pid, 0)
     loop.turn(0)
     assert looked == [os.getpid()]
-    assert before.items() <= {n: repr(value) for n, value in vars(undertaker).items()}.items()
+    assert before.items() <= {n: repr(value) for n, value in vars(reaper).items()}.items()
 
 
 def test_children_and_their_tags_are_found_without_those_of_others() -> None:

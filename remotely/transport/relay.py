@@ -1,0 +1,337 @@
+"""The relay of a process that can only make connections: a worker lends it a port for callers.
+
+    guest   connects to the relay and shows the token       its home connection
+    relay   opens a port for callers, and says where it is
+    caller  connects to that port; the relay sends a ticket along the home connection
+    guest   connects again and shows the ticket: the relay splices caller and guest
+    relay   says now and then along the home connection that it is there
+    either  ends the home connection: the port is closed.  What is spliced goes on to its own end
+
+Bytes pass as they are.  Caller and object speak CURVE with each other, so what is between them
+sees ciphertext, and can at most cut it off.  Token and tickets are sent in the clear for the same
+reason: who reads them on the way can cut off too, and no more.
+
+There is no flow control here but TCP's.  A splice holds a piece for each direction, and reads no
+further before that has left: a slow reader holds up its own connection and no other.
+"""
+
+import contextlib
+import hmac
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from remotely.errors import RemotelyError, WorkerLost
+from remotely.protocol.address import join_address, parse_address
+from remotely.protocol.lease import BEAT_EVERY_S, CONNECT_S, HANDSHAKE_S, LEASE_S
+from remotely.protocol.listening import Listening
+from remotely.transport.listening import listen_for_bytes
+from remotely.transport.loop import Loop
+
+PIECE_BYTES = 1 << 18
+PIECES_A_TURN = 4
+TICKET_BYTES = 16
+MOST_GUESTS = 1_000
+MOST_SPLICES = 10_000  # of all guests
+MOST_WAITING = 256  # callers that a guest has not fetched yet: they may be strangers
+_HERE = bytes(TICKET_BYTES)  # in the place of a ticket: the relay is there
+
+
+@dataclass
+class _Way:
+    """One direction of a splice."""
+
+    source: socket.socket
+    target: socket.socket
+    rest: memoryview = field(default_factory=lambda: memoryview(b""))  # of the last piece
+    is_cut: bool = False  # the target takes no more
+    has_ended: bool = False  # the source has, and all of it was passed on
+
+    def move(self) -> bool:
+        """Pass on what can be passed on now; return whether there may be more at once."""
+        for _ in range(PIECES_A_TURN):
+            if self.has_ended or not self._write():
+                return False
+            try:
+                piece = self.source.recv(PIECE_BYTES)
+            except BlockingIOError:
+                return False
+            except OSError:
+                piece = b""
+            if not piece:
+                self.has_ended = True
+                with contextlib.suppress(OSError):  # the other way may go on
+                    self.target.shutdown(socket.SHUT_WR)
+                return False
+            self.rest = memoryview(piece)
+        return True
+
+    def _write(self) -> bool:
+        """Write the rest; return whether nothing of it is left."""
+        try:
+            while self.rest and not self.is_cut:
+                self.rest = self.rest[self.target.send(self.rest) :]
+        except BlockingIOError:
+            return False
+        except OSError:
+            # The target has gone.  What comes is still read, and dropped: to close a TCP socket
+            # with unread input resets it, and the kernel discards what the other way has sent.
+            self.is_cut = True
+        return True
+
+
+class Splice:
+    """Two connections, each of which is sent what comes along the other, until both have ended."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        one: socket.socket,
+        other: socket.socket,
+        ended: Callable[["Splice"], object],
+        first: bytes = b"",
+    ) -> None:
+        """`first` is sent along `other` before what comes from `one`."""
+        self._loop = loop
+        self._ended = ended
+        self._sockets = one, other
+        self._ways = _Way(one, other, memoryview(first)), _Way(other, one)
+        self._is_open = True
+        for end in self._sockets:
+            end.setblocking(False)
+            loop.watch(end.fileno(), self._pump, edge=True, writable=True)
+        loop.call(self._pump)
+
+    def _pump(self) -> None:
+        if not self._is_open:
+            return
+        may_go_on = [way.move() for way in self._ways]
+        if any(may_go_on):
+            self._loop.call(self._pump)  # other connections have their turn
+        elif all(way.has_ended for way in self._ways):
+            self.close()
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            for end in self._sockets:
+                self._loop.unwatch(end.fileno())
+                end.close()
+            self._ended(self)
+
+
+@dataclass
+class _Guest:
+    """A process that serves an object, as its relay knows it."""
+
+    home: socket.socket
+    port: socket.socket
+    waiting: dict[bytes, socket.socket] = field(default_factory=dict)  # callers, by their ticket
+
+
+class Relay:
+    """The relay of one worker.  `left` is called when a guest has gone."""
+
+    def __init__(self, loop: Loop, listening: Listening, left: Callable[[], object]) -> None:
+        self.token = secrets.token_bytes(TICKET_BYTES)
+        self._loop = loop
+        self._listening = listening
+        self._left = left
+        self._unknown: set[socket.socket] = set()  # that have shown nothing yet
+        self._splices: set[Splice] = set()
+        self._guests: dict[int, _Guest] = {}  # by the descriptor of the home connection
+        self._listener, self.address = listen_for_bytes(listening)
+        loop.watch(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        """Somebody has connected, and is to show a token or a ticket in time."""
+        with contextlib.suppress(OSError):
+            end = _accept(self._listener)
+            self._unknown.add(end)
+            self._loop.watch(end.fileno(), lambda: self._let_in(end))
+            self._loop.after(HANDSHAKE_S, lambda: self._let_in(end))
+
+    def _let_in(self, end: socket.socket) -> None:
+        """It has shown something, or its time is up."""
+        if end not in self._unknown:
+            return
+        self._unknown.discard(end)
+        self._loop.unwatch(end.fileno())
+        try:
+            shown = end.recv(TICKET_BYTES)
+        except OSError:  # it has gone
+            shown = b""
+        if hmac.compare_digest(shown, self.token):
+            self._begin(end)
+            return
+        for guest in self._guests.values():
+            if (caller := guest.waiting.pop(shown, None)) is not None:
+                self._splices.add(Splice(self._loop, caller, end, self._splices.discard))
+                return
+        end.close()
+
+    def close(self) -> None:
+        """Let go of everything; what is spliced is cut off."""
+        for guest in list(self._guests.values()):
+            self._end(guest)
+        for splice in list(self._splices):
+            splice.close()
+        for end in [self._listener, *self._unknown]:
+            self._drop(end)
+
+    def _drop(self, end: socket.socket) -> None:
+        self._loop.unwatch(end.fileno())
+        end.close()
+
+    def _begin(self, home: socket.socket) -> None:
+        """A guest is there: open a port for its callers."""
+        try:
+            if len(self._guests) >= MOST_GUESTS:
+                raise RemotelyError("there is no room for another guest")
+            port, endpoints = listen_for_bytes(self._listening)
+        except (OSError, RemotelyError):  # it sees the end of its connection, and tries again
+            home.close()
+            return
+        # What was sent to a machine that has vanished ends the connection.
+        home.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * LEASE_S))
+        guest = self._guests[home.fileno()] = _Guest(home, port)
+        self._loop.watch(home.fileno(), lambda: self._end(guest))  # it says nothing more
+        self._loop.watch(port.fileno(), lambda: self._knocked(guest))
+        self._say(guest, len(endpoints).to_bytes(2) + endpoints.encode())
+        self._beat(guest)
+
+    def _beat(self, guest: _Guest) -> None:
+        if guest.home.fileno() >= 0:
+            self._say(guest, _HERE)
+            self._loop.after(BEAT_EVERY_S, lambda: self._beat(guest))
+
+    def _knocked(self, guest: _Guest) -> None:
+        """A caller connects: have the guest fetch it."""
+        with contextlib.suppress(OSError):
+            caller = _accept(guest.port)
+            if len(guest.waiting) >= MOST_WAITING or len(self._splices) >= MOST_SPLICES:
+                caller.close()
+                return
+            ticket = secrets.token_bytes(TICKET_BYTES)
+            guest.waiting[ticket] = caller
+            self._loop.after(HANDSHAKE_S, lambda: self._give_up(guest, ticket))
+            self._say(guest, ticket)
+
+    def _give_up(self, guest: _Guest, ticket: bytes) -> None:
+        if (caller := guest.waiting.pop(ticket, None)) is not None:
+            caller.close()
+
+    def _say(self, guest: _Guest, data: bytes) -> None:
+        """Send along a home connection.  One that is full is that of a guest that was stopped."""
+        try:
+            is_sent = guest.home.send(data) == len(data)
+        except BlockingIOError:
+            return
+        except OSError:
+            is_sent = False
+        if not is_sent:
+            self._end(guest)
+
+    def _end(self, guest: _Guest) -> None:
+        """A guest has gone.  What was spliced may still have last replies on its way."""
+        if self._guests.pop(guest.home.fileno(), None) is None:
+            return
+        for end in (guest.home, guest.port):
+            self._drop(end)
+        for ticket in list(guest.waiting):
+            self._give_up(guest, ticket)
+        self._left()
+
+
+class Home:
+    """A guest's end.  The constructor connects to the relay, and raises WorkerLost.
+
+    endpoints   where callers connect
+    path        of the socket at which the object takes calls
+    lost        is told why, when the relay is gone
+    """
+
+    def __init__(
+        self, loop: Loop, address: str, token: bytes, path: str, lost: Callable[[str], None]
+    ) -> None:
+        self._loop = loop
+        self._path = path
+        self._lost = lost
+        self._splices: set[Splice] = set()
+        try:
+            self._home = socket.create_connection(parse_address(address), CONNECT_S)
+            self.endpoints = self._dial_in(token)
+        except (OSError, ValueError) as error:
+            raise WorkerLost(f"no worker relays at {address}: {error}") from None
+        self._relay = self._home.getpeername()
+        self._home.setblocking(False)
+        self._address = join_address(*self._relay[:2])
+        self._silent = loop.after(LEASE_S, self._fall_silent)
+        loop.watch(self._home.fileno(), self._hear)
+
+    def _dial_in(self, token: bytes) -> str:
+        try:
+            self._home.sendall(token)
+            size = int.from_bytes(self._home.recv(2, socket.MSG_WAITALL))
+            if not size:
+                raise OSError("it has no room for another guest")
+            return self._home.recv(size, socket.MSG_WAITALL).decode()
+        except (OSError, ValueError):
+            self._home.close()
+            raise
+
+    def __len__(self) -> int:
+        """How many connections there are, of which this process passes on what is sent."""
+        return len(self._splices)
+
+    def _hear(self) -> None:
+        try:
+            ticket = self._home.recv(TICKET_BYTES, socket.MSG_PEEK)
+            if 0 < len(ticket) < TICKET_BYTES:  # the rest is on its way
+                return
+            self._home.recv(TICKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            ticket = b""
+        self._silent.cancel()
+        self._silent = self._loop.after(LEASE_S, self._fall_silent)
+        if not ticket:
+            self._loop.unwatch(self._home.fileno())
+            self._lost(f"the connection to {self._address}, which relays its calls, broke")
+        elif ticket != _HERE:
+            self._fetch(ticket)
+
+    def _fall_silent(self) -> None:
+        self._lost(f"{self._address}, which relays its calls, has been silent for {LEASE_S:.0f} s")
+
+    def _fetch(self, ticket: bytes) -> None:
+        """A caller has connected over there: connect it with the object."""
+        ours, theirs = socket.socket(socket.AF_UNIX), socket.socket(self._home.family)
+        try:
+            ours.setblocking(False)
+            theirs.setblocking(False)
+            ours.connect(self._path)
+            theirs.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            theirs.connect_ex(self._relay)
+        except OSError:
+            ours.close()
+            theirs.close()
+        else:
+            self._splices.add(Splice(self._loop, ours, theirs, self._splices.discard, ticket))
+
+    def close(self) -> None:
+        """End all connections, where the loop runs: callers are cut off."""
+        for splice in list(self._splices):
+            splice.close()
+        self._loop.unwatch(self._home.fileno())
+        self._silent.cancel()
+        self._home.close()
+
+
+def _accept(listener: socket.socket) -> socket.socket:
+    end, _ = listener.accept()
+    end.setblocking(False)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return end

@@ -1,0 +1,262 @@
+"""The relay of a worker, a guest's end of it, and what is spliced, on sockets and one loop."""
+
+import contextlib
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from remotely.errors import WorkerLost
+from remotely.protocol.address import parse_address
+from remotely.protocol.listening import Listening
+from remotely.transport import relay as relay_module
+from remotely.transport.loop import Loop
+from remotely.transport.relay import MOST_WAITING, PIECE_BYTES, TICKET_BYTES, Home, Relay
+from tests.clusters import free_port
+
+TURNS = 5_000
+LARGE = bytes(range(256)) * (40 * PIECE_BYTES // 256)  # more than the kernel keeps for a connection
+
+
+class Ends:
+    """A relay, a guest that has dialled in, and the socket at which its object takes calls."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop, self.guests_loop = Loop(), Loop()
+        self.running = [self.loop, self.guests_loop]  # the loops of those who are not stopped
+        self.left: list[None] = []
+        self.lost: list[str] = []
+        self.relay = Relay(self.loop, Listening(host="127.0.0.1"), lambda: self.left.append(None))
+        self.served = socket.socket(socket.AF_UNIX)
+        self.served.bind(str(folder / "calls"))
+        self.served.listen(2 * MOST_WAITING)
+        self.served.setblocking(False)
+        self.open: list[socket.socket] = [self.served]
+        self.home = self.dials(str(folder / "calls"))
+
+    def dials(self, path: str) -> Home:
+        """Connect while the relay answers, as each has a process of its own."""
+        made: list[Home] = []
+        told = self.guests_loop, self.relay.address, self.relay.token, path, self.lost.append
+        thread = threading.Thread(target=lambda: made.append(Home(*told)))
+        self.running.remove(self.guests_loop)
+        thread.start()
+        self.turn_until(lambda: made)
+        thread.join()
+        self.running.append(self.guests_loop)
+        return made[0]
+
+    def turn_until(self, fact: Callable[[], object]) -> None:
+        for _ in range(TURNS):
+            if fact():
+                return
+            self.turn()
+        raise AssertionError("it did not come about")
+
+    def turn(self) -> None:
+        for loop in self.running:
+            loop.turn(0.002)
+
+    def connect(self) -> socket.socket:
+        """Return the connection of a caller."""
+        caller = socket.create_connection(parse_address(self.home.endpoints))
+        caller.setblocking(False)
+        self.open.append(caller)
+        return caller
+
+    def accept(self) -> socket.socket:
+        """Return the other end of a caller's connection, where the object takes calls."""
+        found: list[socket.socket] = []
+
+        def look() -> bool:
+            try:
+                found.append(self.served.accept()[0])
+            except BlockingIOError:
+                return False
+            return True
+
+        self.turn_until(look)
+        found[0].setblocking(False)
+        self.open += found
+        return found[0]
+
+    def passes(self, data: bytes, source: socket.socket, target: socket.socket) -> None:
+        """Send all of it, and see it arrive."""
+        sent, received = 0, bytearray()
+
+        def move() -> bool:
+            nonlocal sent
+            try:
+                sent += source.send(data[sent:]) if sent < len(data) else 0
+            except BlockingIOError:
+                pass
+            received.extend(read(target) or b"")
+            return len(received) == len(data)
+
+        self.turn_until(move)
+        assert received == data
+
+    def close(self) -> None:
+        for end in self.open:
+            end.close()
+        self.home.close()
+        self.relay.close()
+        self.loop.close()
+        self.guests_loop.close()
+
+
+def read(end: socket.socket) -> bytes | None:
+    """Return what has arrived, nothing at the end, and None if there is nothing yet."""
+    try:
+        return end.recv(PIECE_BYTES)
+    except BlockingIOError:
+        return None
+    except ConnectionResetError:
+        return b""
+
+
+def peek(end: socket.socket) -> bytes:
+    with contextlib.suppress(BlockingIOError):
+        return end.recv(PIECE_BYTES, socket.MSG_PEEK)
+    return b""
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
+    with tempfile.TemporaryDirectory() as folder:
+        made = Ends(Path(folder))
+        yield made
+        made.close()
+
+
+def test_bytes_pass_both_ways_and_so_does_the_end(ends: Ends) -> None:
+    caller = ends.connect()
+    served = ends.accept()
+    ends.passes(LARGE, caller, served)
+    ends.passes(LARGE, served, caller)
+    caller.close()
+    ends.turn_until(lambda: read(served) == b"")
+
+
+def test_a_caller_that_does_not_read_holds_up_no_other(ends: Ends) -> None:
+    ends.connect()
+    to_slow = ends.accept()
+    quick = ends.connect()
+    to_quick = ends.accept()
+    blocked = 0
+
+    def is_full() -> bool:
+        nonlocal blocked
+        try:
+            to_slow.send(LARGE)
+            blocked = 0
+        except BlockingIOError:
+            blocked += 1
+        return blocked == 20
+
+    ends.turn_until(is_full)
+    ends.passes(b"quick", quick, to_quick)
+
+
+def test_what_an_object_has_sent_arrives_although_it_has_closed(ends: Ends) -> None:
+    caller = ends.connect()
+    served = ends.accept()
+    served.sendall(b"the last reply")
+    caller.sendall(b"one more call")  # that nobody will read
+    served.close()
+    received = bytearray()
+
+    def has_ended() -> bool:
+        data = read(caller)
+        received.extend(data or b"")
+        return data == b""
+
+    ends.turn_until(has_ended)
+    assert received == b"the last reply"
+
+
+def test_the_end_of_a_guest_closes_its_port_and_not_what_is_spliced(ends: Ends) -> None:
+    def dial(shown: bytes) -> socket.socket:
+        ends.open.append(socket.create_connection(parse_address(ends.relay.address)))
+        ends.open[-1].sendall(shown)
+        ends.open[-1].setblocking(False)
+        return ends.open[-1]
+
+    def hear(end: socket.socket, size: int) -> bytes:
+        ends.turn_until(lambda: (data := peek(end)) and len(data) >= size)
+        return end.recv(size)
+
+    ends.home.close()
+    ends.turn_until(lambda: ends.left)
+    home = dial(ends.relay.token)
+    ends.home.endpoints = hear(home, int.from_bytes(hear(home, 2))).decode()
+    caller = ends.connect()
+    while (ticket := hear(home, TICKET_BYTES)) == bytes(TICKET_BYTES):  # the relay is there
+        pass
+    ours = dial(ticket)
+    ends.passes(b"begun", ours, caller)
+    home.close()
+    ends.turn_until(lambda: len(ends.left) == 2)
+    ends.passes(LARGE, ours, caller)
+    with pytest.raises(ConnectionRefusedError):
+        ends.connect()
+
+
+def test_a_relay_that_is_silent_is_lost_and_one_that_beats_is_not(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "BEAT_EVERY_S", 0.02)
+    monkeypatch.setattr(relay_module, "LEASE_S", 0.3)
+    ends.home.close()
+    ends.turn_until(lambda: ends.left)
+    ends.home = ends.dials("")
+    begun = time.monotonic()
+    ends.turn_until(lambda: time.monotonic() > begun + 0.6)
+    assert ends.lost == []
+    ends.running.remove(ends.loop)
+    ends.turn_until(lambda: ends.lost)
+    ends.running.append(ends.loop)
+    assert "has been silent" in ends.lost[0]
+
+
+def test_a_connection_without_token_or_ticket_is_closed(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "HANDSHAKE_S", 0.05)
+    address = parse_address(ends.relay.address)
+    for shown in (b"GET / HTTP/1.0\r\n\r\n", bytes(16), b"x", b""):  # the last says nothing
+        stranger = socket.create_connection(address)
+        stranger.setblocking(False)
+        ends.open.append(stranger)
+        stranger.sendall(shown)
+        ends.turn_until(lambda end=stranger: read(end) == b"")  # type: ignore[misc]
+
+
+def test_callers_that_a_guest_does_not_fetch_are_limited(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "HANDSHAKE_S", 60.0)
+    ends.running.remove(ends.guests_loop)  # it is stopped
+    callers = [ends.connect() for _ in range(MOST_WAITING + 10)]
+    ends.turn_until(lambda: sum(read(caller) == b"" for caller in callers) == 10)
+    ends.running.append(ends.guests_loop)
+    ends.turn_until(lambda: len(ends.home))
+    assert read(callers[0]) is None
+
+
+def test_a_caller_that_a_guest_does_not_fetch_in_time_is_cut_off(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "HANDSHAKE_S", 0.05)
+    ends.running.remove(ends.guests_loop)
+    caller = ends.connect()
+    ends.turn_until(lambda: read(caller) == b"")
+
+
+def test_where_nobody_listens_no_worker_relays(ends: Ends) -> None:
+    with pytest.raises(WorkerLost, match="no worker relays at tcp://127"):
+        Home(ends.guests_loop, f"tcp://127.0.0.1:{free_port()}", b"", "", print)

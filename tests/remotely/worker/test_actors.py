@@ -1,0 +1,148 @@
+"""The actors of a worker: what is asked for while it ends, keys, and what the dead have said.
+
+The zygote is played: each actor is a socket that a test speaks into, and has no process.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from remotely.machine import memory_file, this_machine
+from remotely.protocol import control
+from remotely.protocol.listening import Listening
+from remotely.transport.loop import Loop
+from remotely.worker.actors import Actors
+from remotely.worker.spawner import Home
+
+OLD, NEW = b"old".ljust(40), b"new".ljust(40)
+
+
+class NoZygote:
+    """Is asked for forks, and makes none; it keeps the actor's end of each socket."""
+
+    ends: dict[str, socket.socket]
+
+    def __init__(self, *_: Any) -> None:
+        self.is_closing = False
+        NoZygote.ends = {}
+
+    def preload(self, modules: list[str]) -> None:
+        pass
+
+    def fork(self, actor: str, descriptors: list[int]) -> None:
+        if before := self.ends.pop(actor, None):
+            before.close()
+        self.ends[actor] = socket.socket(fileno=os.dup(descriptors[0]))
+
+    def stop(self) -> None:
+        self.is_closing = True
+
+    kill = close = stop
+
+
+class Played:
+    """Actors whose loop turns when a test says so, and the master, which takes notes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.said: list[msgspec.Struct] = []
+        self.loop = Loop()
+        home = Home("w", folder, "", b"", Listening(), [], "host", "machine", True)
+        self.actors = Actors(self.loop, home, self.said.append, lambda: None, None)
+        self.ends = NoZygote.ends
+
+    def spawn(self, actor: str, life: int = 0) -> None:
+        request = control.Request(
+            actor=actor, name=actor, class_name="C", owner="o", job="j",
+            python=this_machine.PYTHON, life=life,
+        )  # fmt: skip
+        self.actors.spawn(control.Spawn(request=request, gpu_ids=[]))
+        self.loop.turn(0)
+
+    def says(self, actor: str, message: msgspec.Struct) -> None:
+        self.ends[actor].send(control.encode(message))
+        self.loop.turn(0)
+
+    def told(self, kind: type[msgspec.Struct]) -> list[Any]:
+        return [message for message in self.said if isinstance(message, kind)]
+
+    def close(self) -> None:
+        for child in list(self.actors.children):
+            self.actors.spawn_lost(child)
+        for end in self.ends.values():
+            end.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+    monkeypatch.setattr("remotely.worker.spawner.ZygoteLine", NoZygote)
+    made = Played(tmp_path)
+    yield made
+    made.close()
+
+
+def test_keys_that_actors_asked_about_are_asked_about_again_when_the_list_has_changed(
+    played: Played,
+) -> None:
+    """One that was admitted as a listed one is no delegate: its end would be told to nobody."""
+    played.actors.list_keys([OLD, NEW])
+    played.spawn("a")
+    played.says("a", control.MayCall(key=NEW))
+    played.actors.hear_of(control.Caller(key=NEW, admitted=True))
+    played.said.clear()
+    played.actors.list_keys([OLD, NEW])
+    assert not played.told(control.MayCall)
+    played.actors.list_keys([OLD])
+    assert [question.key for question in played.told(control.MayCall)] == [NEW]
+
+
+@pytest.mark.parametrize("life", [0, 1])
+def test_an_actor_that_is_asked_for_while_its_last_process_is_being_killed_is_made_after_that(
+    played: Played, life: int
+) -> None:
+    played.spawn("a")
+    (before,) = played.actors.children
+    played.actors.end(control.End(actor="a", grace_s=0.0, kill=True))
+    played.spawn("a", life)
+    assert list(played.actors.children) == [before]
+    assert [birth.request.life for birth in played.actors.births()] == [0, life]
+
+    played.actors.spawn_failed(before.request, "it was killed")
+    played.loop.turn(0)
+
+    (after,) = played.actors.children
+    assert after is not before
+    # Of one that is asked for again the master knows that it has ended.
+    assert len(played.told(control.Died)) == life
+
+
+def test_a_dead_actor_is_reaped_with_all_it_has_said_though_what_it_started_holds_its_socket(
+    played: Played,
+) -> None:
+    played.spawn("a")
+    (child,) = played.actors.children
+    end = played.ends["a"]
+    end.setblocking(False)
+    memory = memory_file.create("remotely-recorder", 4096)
+    os.pwrite(memory, b"the memory", 0)
+    socket.send_fds(end, [control.encode(control.FlightRecorder())], [memory])
+    os.close(memory)
+    words = 1
+    try:
+        while True:  # as many as a socket holds
+            end.send(control.encode(control.Count(calls=1)))
+            words += 1
+    except BlockingIOError:
+        pass
+    assert words >= 278
+
+    played.actors.spawn_failed(child.request, "it was killed")
+
+    (died,) = played.told(control.Died)
+    assert died.obituary.flight_record.startswith(b"the memory")
+    assert not list(played.actors.children)
