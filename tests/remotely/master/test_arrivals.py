@@ -316,6 +316,8 @@ def test_nothing_is_placed_on_a_guest(cluster: Cluster) -> None:
         cluster.client_says("ann", place)
     assert not cluster.told(id_of("a"), control.Spawn)
     assert len(cluster.told("worker", control.Spawn)) == 3
+    cluster.hello("eve")
+    assert [welcome.pythons for welcome in cluster.told("eve", control.Welcome)] == [[PYTHON]]
 
 
 def test_callers_are_relayed_near_the_master_or_where_the_fewest_actors_are() -> None:
