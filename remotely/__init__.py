@@ -17,13 +17,23 @@ future = counter.add.submit(3)    # does not block
 print(future.result())
 """
 
-from remotely.api.arrivals import arrivals
 from remotely.api.connection import connect, is_connected, shipped, shutdown
 from remotely.api.current_actor import current_actor
 from remotely.api.flight_recorder import flight_recorder
 from remotely.api.group import Group
 from remotely.api.remote_class import group, local, options, remote_class
-from remotely.api.verbs import actors, close, get, get_actor, kill, put, ref, status, submit
+from remotely.api.verbs import (
+    actors,
+    arrivals,
+    close,
+    get,
+    get_actor,
+    kill,
+    put,
+    ref,
+    status,
+    submit,
+)
 from remotely.errors import (
     ActorDied,
     ActorRaised,

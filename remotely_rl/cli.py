@@ -78,6 +78,7 @@ def _train_command(name: str) -> click.Command:
     @click.option("--model", metavar="FILE.py:NAME", help=MODEL.get(name, MODEL["all"]))
     @click.option("--run", metavar="DIR", help="Folder of the run, which must be new.  [in runs/]")
     @click.option("--resume", metavar="RUN", help="Resume this run; options given here win.")
+    @click.option("--initial", metavar="RUN", help="Begin with the model of this run.")
     @click.option(
         "--hook", metavar="FILE.py:NAME", multiple=True, help="A Hook of your own; may be repeated."
     )
@@ -88,6 +89,7 @@ def _train_command(name: str) -> click.Command:
         model: str | None,
         run: str | None,
         resume: str | None,
+        initial: str | None,
         hook: Sequence[str],
         address: str | None,
         **given: Any,
@@ -106,7 +108,9 @@ def _train_command(name: str) -> click.Command:
             if address is not None:
                 cluster.connect(config.processes, address)
             made = [hooks.made(named_in("--hook", name), name) for name in hook]
-            result = module.train(config, model_of(model), run=run, resume=resume, hooks=made)
+            result = module.train(
+                config, model_of(model), run=run, resume=resume, initial=initial, hooks=made
+            )
         if result.new_steps == 0:
             again = "next" if resume else "first"
             raise click.ClickException(
@@ -128,7 +132,7 @@ LIMITS = (
 # In which group the options are that are no fields.
 TRAIN_OPTIONS = {
     "Learning": ("model",),
-    "Run": ("run", "resume", "hook"),
+    "Run": ("run", "resume", "initial", "hook"),
     "Machine": ("address",),
 }
 

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, ModuleType
-from typing import Any
 
 
 @contextmanager
@@ -29,30 +28,3 @@ def struck_after(n: int, number: signal.Signals, module: ModuleType) -> Iterator
         yield has_struck
     finally:
         sys.setprofile(None)
-
-
-@contextmanager
-def struck_at(n: int, number: signal.Signals, module: ModuleType) -> Iterator[list[bool]]:
-    """The same, before the n-th bytecode of a module, for a handler that does not raise: Python
-    handles signals before some bytecodes only, and after others it would leave a lock held."""
-    codes = 0
-    has_struck: list[bool] = []
-
-    def look(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal codes
-        if frame.f_code.co_filename != module.__file__:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode" and not has_struck:
-            codes += 1
-            if codes == n:
-                has_struck.append(True)
-                sys.settrace(None)
-                signal.raise_signal(number)
-        return look
-
-    sys.settrace(look)
-    try:
-        yield has_struck
-    finally:
-        sys.settrace(None)

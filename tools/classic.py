@@ -8,20 +8,14 @@ asked for.  It is added to runs/classic.jsonl, and what is there is not run agai
 all comes at the end, with `--write` into docs/results.md.
 """
 
-import argparse
 import dataclasses
 import importlib
-import itertools
 import statistics
 from typing import Any
 
 from tools import runs, tables
 from tools.bench.benchmark import ROOT
-from tools.bench.page import replaced
 from tools.runs import Finish
-
-PAGE = ROOT / "docs" / "results.md"
-FILE = runs.FOLDER / "classic.jsonl"
 
 # What is to be reached, and for how many minutes it is tried.
 TASKS = {
@@ -160,8 +154,10 @@ def config_of(algorithm: str, env: str, seed: int) -> Any:
     return module.Config(env=env, seed=seed, target=target, minutes=minutes, **fields)
 
 
-def run(algorithm: str, env: str, seed: int) -> Finish:
+def run(algorithm: str, env: str, seed: int) -> Finish | None:
     """Trains once."""
+    if (algorithm, env) in UNFIT:
+        return None
     module = importlib.import_module(f"remotely_rl.algorithms.{algorithm}")
     config = config_of(algorithm, env, seed)
     return runs.finish(env, algorithm, seed, lambda folder: module.train(config, run=folder))
@@ -194,30 +190,6 @@ def table(finishes: list[Finish]) -> str:
     return tables.table(head, rows)
 
 
-def main() -> None:
-    """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.classic",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--only", nargs="*", default=list(ALGORITHMS), choices=list(ALGORITHMS))
-    parser.add_argument("--envs", nargs="*", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3, 4, 5])
-    parser.add_argument("--write", action="store_true", help="fill docs/results.md")
-    asked = parser.parse_args()
-    known = {one[:3] for one in runs.read(FILE, Finish)}
-    for seed, env, algorithm in itertools.product(asked.seeds, asked.envs, asked.only):
-        if (algorithm, env) not in UNFIT and (env, algorithm, seed) not in known:
-            finish = run(algorithm, env, seed)
-            runs.add(FILE, finish)
-            print(finish, flush=True)
-    found = table(runs.read(FILE, Finish))
-    print(found)
-    if asked.write:
-        text = replaced(PAGE.read_text(), "<!-- classic begins -->", "<!-- classic ends -->", found)
-        PAGE.write_text(text)
-
-
 if __name__ == "__main__":
-    main()
+    page, seeds = ROOT / "docs" / "results.md", (1, 2, 3, 4, 5)
+    runs.command("classic", __doc__, page, [*ALGORITHMS], [*TASKS], seeds, run, table)

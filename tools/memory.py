@@ -9,20 +9,15 @@ runs/memory.jsonl, and what is there is not run again; a table of all comes at t
 `--write` into docs/results.md.
 """
 
-import argparse
 import functools
-import itertools
 import os
 import statistics
 
 from tests.remotely_rl import memory_toys
 from tools import runs, tables
 from tools.bench.benchmark import ROOT
-from tools.bench.page import replaced
 from tools.runs import Finish
 
-PAGE = ROOT / "docs" / "results.md"
-FILE = runs.FOLDER / "memory.jsonl"
 PROBLEMS = {env.__name__: env for env in memory_toys.TARGETS}
 
 
@@ -52,32 +47,7 @@ def table(finishes: list[Finish]) -> str:
     return tables.table(["to reach", "template", "seeds", "steps: median", "range"], rows)
 
 
-def main() -> None:
-    """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.memory",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    known = memory_toys.TEMPLATES
-    parser.add_argument("--only", nargs="*", default=list(known), choices=list(known))
-    parser.add_argument("--envs", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3, 4, 5])
-    parser.add_argument("--write", action="store_true", help="fill docs/results.md")
-    asked = parser.parse_args()
-    os.environ["REMOTELY_LOCAL"] = "1"
-    done = {one[:3] for one in runs.read(FILE, Finish)}
-    for seed, env, algorithm in itertools.product(asked.seeds, asked.envs, asked.only):
-        if (env, algorithm, seed) not in done:
-            finish = run(algorithm, env, seed)
-            runs.add(FILE, finish)
-            print(finish, flush=True)
-    found = table(runs.read(FILE, Finish))
-    print(found)
-    if asked.write:
-        text = replaced(PAGE.read_text(), "<!-- memory begins -->", "<!-- memory ends -->", found)
-        PAGE.write_text(text)
-
-
 if __name__ == "__main__":
-    main()
+    os.environ["REMOTELY_LOCAL"] = "1"
+    page, known = ROOT / "docs" / "results.md", memory_toys.TEMPLATES
+    runs.command("memory", __doc__, page, [*known], [*PROBLEMS], (1, 2, 3, 4, 5), run, table)

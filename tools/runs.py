@@ -1,16 +1,24 @@
-"""Runs that are added to a file as they end: a measurement of hours goes on where it was."""
+"""Runs that are added to a file as they end: a measurement of hours goes on where it was.
 
+A study is a table of such runs, one for each algorithm, environment and seed: `command` is what its
+command line does.
+"""
+
+import argparse
 import contextlib
 import io
+import itertools
 import json
+import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from remotely_rl.runs.training import Result
 from tools.bench.benchmark import ROOT
+from tools.bench.page import replaced
 
 FOLDER = ROOT / "runs"  # where files of runs are by default, and not in the repository
 
@@ -55,3 +63,42 @@ def finish(env: str, algorithm: str, seed: int, train: Callable[[Path], Result])
     minutes = (time.monotonic() - began) / 60
     reached = "is reached" in result.ended
     return Finish(env, algorithm, seed, reached, minutes, result.env_steps, result.best_return)
+
+
+def command(
+    name: str,
+    doc: str | None,
+    page: Path,
+    algorithms: Sequence[str],
+    envs: Sequence[str],
+    seeds: Sequence[int],
+    run: Callable[[str, str, int], Finish | None],
+    table: Callable[[list[Finish]], str],
+) -> None:
+    """Make the runs that are asked for and not in the file yet, and print the table of all.
+
+    `run` is given an algorithm, an environment and a seed, and returns None for a pair that do not
+    fit.  With `--write`, the table goes between the marks of this name in `page`.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m tools.{name}",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", nargs="*", default=list(algorithms), choices=list(algorithms))
+    parser.add_argument("--envs", nargs="*", default=list(envs), choices=list(envs))
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(seeds))
+    parser.add_argument("--write", action="store_true", help=f"fill docs/{page.name}")
+    asked = parser.parse_args()
+    file = FOLDER / f"{name}.jsonl"
+    known = {(one.env, one.algorithm, one.seed) for one in read(file, Finish)}
+    for seed, env, algorithm in itertools.product(asked.seeds, asked.envs, asked.only):
+        if (env, algorithm, seed) not in known and (finish := run(algorithm, env, seed)):
+            add(file, finish)
+            print(finish, flush=True)
+    found = table(read(file, Finish))
+    print(found)
+    if asked.write:
+        begins = re.search(rf"<!-- {name} begins? -->", text := page.read_text())
+        assert begins is not None
+        page.write_text(replaced(text, begins[0], begins[0].replace("begin", "end"), found))

@@ -7,9 +7,7 @@ The runs are those of tests/remotely_rl/test_spaces.py, seed 1.  A run is added 
 runs/spaces.jsonl, and what is there is not run again.
 """
 
-import argparse
 import functools
-import itertools
 import os
 
 from remotely_rl import algorithms
@@ -17,11 +15,8 @@ from tests.remotely_rl import space_toys
 from tests.remotely_rl.space_toys import LSTM
 from tools import runs, tables
 from tools.bench.benchmark import ROOT
-from tools.bench.page import replaced
 from tools.runs import Finish
 
-PAGE = ROOT / "docs" / "environments.md"
-FILE = runs.FOLDER / "spaces.jsonl"
 KINDS = {env.__name__: env for env in space_toys.TARGETS}
 ALGORITHMS = [
     name
@@ -45,6 +40,16 @@ def named(algorithm: str, units: int) -> str:
     return f"{algorithm} lstm={units}" if units else algorithm
 
 
+def run(named_so: str, env: str, seed: int) -> Finish | None:
+    """Trains once; an algorithm, or `ALGORITHM lstm=UNITS`."""
+    algorithm, _, units = named_so.partition(" lstm=")
+    problem, size = KINDS[env], int(units or 0)
+    if not space_toys.takes(algorithm, problem, size):
+        return None
+    train = functools.partial(space_toys.train, algorithm, problem, seed, units=size)
+    return runs.finish(env, named_so, seed, train)
+
+
 def table(finishes: list[Finish]) -> str:
     """Steps until the target was reached, in Markdown."""
     found = {(one.env, one.algorithm): one for one in finishes}
@@ -66,31 +71,8 @@ def table(finishes: list[Finish]) -> str:
     return tables.table(["observation", "action", *ALGORITHMS], rows)
 
 
-def main() -> None:
-    """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.spaces",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--only", nargs="*", default=ALGORITHMS, choices=ALGORITHMS)
-    parser.add_argument("--write", action="store_true", help="fill docs/environments.md")
-    asked = parser.parse_args()
-    os.environ["REMOTELY_LOCAL"] = "1"
-    done = {one[:2] for one in runs.read(FILE, Finish)}
-    for units, algorithm, (name, env) in itertools.product((0, LSTM), asked.only, KINDS.items()):
-        key = (name, named(algorithm, units))
-        if space_toys.takes(algorithm, env, units) and key not in done:
-            train = functools.partial(space_toys.train, algorithm, env, 1, units=units)
-            finish = runs.finish(*key, 1, train)
-            runs.add(FILE, finish)
-            print(finish, flush=True)
-    found = table(runs.read(FILE, Finish))
-    print(found)
-    if asked.write:
-        text = replaced(PAGE.read_text(), "<!-- spaces begin -->", "<!-- spaces end -->", found)
-        PAGE.write_text(text)
-
-
 if __name__ == "__main__":
-    main()
+    os.environ["REMOTELY_LOCAL"] = "1"
+    known = [named(name, units) for units in (0, LSTM) for name in ALGORITHMS]
+    page = ROOT / "docs" / "environments.md"
+    runs.command("spaces", __doc__, page, known, [*KINDS], (1,), run, table)

@@ -28,6 +28,9 @@ from remotely.testing import faults
 from remotely_rl import other_names
 from remotely_rl.vector import states
 
+# In what a trial tells: the outcomes of its calls, one by one, and that none is wrong.
+_COUNTS = re.compile(r" \(\d[\d,]* value.*?\)|, 0 anomalies$")
+
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -192,7 +195,7 @@ def figures() -> str:
             trial,
             f"{sum(one['n'] for one in runs):,}",
             f"{sum(one['seconds'] for one in runs) / 60:.1f} min",
-            runs[0]["told"].removesuffix(", 0 anomalies") if len(runs) == 1 else "",
+            _COUNTS.sub("", runs[0]["told"]) if len(runs) == 1 else "",
             str(sum(len(one["wrong"]) for one in runs)),
         ]
         for trial, runs in trials.items()

@@ -69,21 +69,32 @@ class Hosted(ABC):
         self.is_closing = False
         self._has_ended = False
 
+    is_closing: bool  # no call runs any more, and the object is being closed
+
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
+        """Run a message; its reply goes to `Host.reply`."""
         if entries:
             self._values.refer(route, wire.call_id_of(frames[0]), entries, names)
         self._handle(route, wire.decode(frames, "client"))
 
     def cancel(self, route: bytes, call_id: int) -> bool:
+        """Have a call not begin; return whether that was in time."""
         return self._cancellations.cancels(route, call_id)
 
     def stop(self) -> None:
+        """Begin no further call, and close the object."""
         self._dispatcher.stop()
 
+    @abstractmethod
+    def end_if_stopped(self) -> None:
+        """On the thread that runs messages: close the object, if that is due."""
+
     def is_made(self) -> bool:
+        """Tell whether there is an object, or its constructor runs."""
         return self._servant.is_made
 
     def state(self) -> dict[str, Any]:
+        """Return what it is doing, by fields of ActorStatus."""
         seen = activity.look(self._page)
         return {**seen._asdict(), "calls": self._servant.calls}
 

@@ -11,7 +11,7 @@ that could send them again may be gone by then (restart_file.py).
 
 Logging is set up once, in the script: a handler of the root logger (`Sender`) sends what the actor
 logs to its worker, which writes it to the actor's file and passes it on to the script, whose
-handlers get it (log_listener.py).  What an actor sets up itself takes effect as follows:
+handlers get it (client/printing.py).  What an actor sets up itself takes effect as follows:
 
     when the script's modules are imported  no effect: the script has these handlers, and gets the
                                             records.  They would write to the same file twice

@@ -1,4 +1,4 @@
-"""Which cluster this process uses: the one that it connected to, or one of its own.
+"""The cluster that this process uses: the one that it connected to, or one of its own.
 
 REMOTELY_LOCAL=1   no cluster: every object lives in this process
 REMOTELY_ADDRESS   what connect() without an address means

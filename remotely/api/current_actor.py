@@ -1,4 +1,4 @@
-"""Which actor this process is: for its own code, for `ps`, and for readers of its errors.
+"""The actor that this process is: for its own code, for `ps`, and for readers of its errors.
 
 `top` shows the name of a process, of which the kernel keeps 15 bytes.  `ps` shows its arguments,
 which can be overwritten where the kernel put them.  The package setproctitle overwrites the

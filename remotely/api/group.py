@@ -3,15 +3,43 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload
 
-from remotely.api.dispatch import call, call_one, end, read, results, write
-from remotely.api.handle import Handle
-from remotely.api.members import MISSING, check_slots, is_method, member_of
-from remotely.api.method import GroupMethod, Method
+from remotely.api.handle import (
+    MISSING,
+    Handle,
+    Method,
+    call,
+    call_one,
+    check_slots,
+    end,
+    is_method,
+    member_of,
+    read,
+    results,
+    write,
+)
 from remotely.objects.placeholders import RoutinePlaceholder
 from remotely.objects.special import defines, leave
 from remotely.protocol.lease import DRAIN_S
 
 T = TypeVar("T")
+
+
+class GroupMethod(Method):
+    """A method of all members of a group; results are in member order."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._handles:
+            return []
+        wait = self._handles[0]._remotely_wait
+        if not wait:
+            return self._send(args, kwargs, True)
+        return results(self._send(args, kwargs, True))
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        """Send the calls and return their futures at once, in member order."""
+        return self._send(args, kwargs, True)
 
 
 class Group(Generic[T]):

@@ -1,4 +1,4 @@
-"""Handles: what a client holds of an actor.
+"""Handles: what a client holds of an actor, and the way of a call from there to the engine.
 
 All names on a handle belong to the user: the methods of the class, and the attributes of the
 object.  So a handle has no name of its own but Python's, and the toolkit's verbs are functions
@@ -11,22 +11,33 @@ copies (placeholders.py).  For special methods see special.py.
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from remotely import arguments
 from remotely.api import connection
-from remotely.api.dispatch import call, call_one, end, read, remote_of, write
-from remotely.api.members import check_slots, is_method, member_of
-from remotely.api.method import Method
 from remotely.engine import RemoteActor
+from remotely.errors import CallTimeout
+from remotely.futures.future import CallFuture, wait_for
+from remotely.objects.marks import retries_of, timeout_of
 from remotely.objects.placeholders import RoutinePlaceholder
-from remotely.objects.ray_hints import is_ray_hint
+from remotely.objects.ray_hints import is_ray_hint, no_such_attribute, static_member
 from remotely.objects.special import defines, special_methods
 from remotely.protocol.lease import DRAIN_S
 from remotely.values import references
 
 DIR_S = 1.0  # a busy actor must not hold up a user who presses the tab key
+TAKE_BACK_S = 0.5  # for all calls that are late
+
+MISSING = object()
+
+# Notebooks and similar tools ask any object for these.  The last two are rich's, which takes an
+# object that has every attribute for a fake.
+_PROBES = ("_ipython_", "_repr_", "awehflow", "aihwerij")
+_WRAPPED = (staticmethod, classmethod, functools.partialmethod, functools.singledispatchmethod)
+Marks = tuple[int, float | None]
 
 
 class Handle:
@@ -87,20 +98,82 @@ class Handle:
         return _unpickle, (cls, remote.actor, remote.name, wait, cluster, remote.sent)
 
 
+class Method:
+    """A method of an actor: call it and wait, or `submit` the call and go on."""
+
+    __slots__ = ("__wrapped__", "_handles", "_name", "_retries", "_seconds")
+
+    def __init__(
+        self, handles: Sequence[Any], name: str, function: Any, marks: "Marks | None" = None
+    ) -> None:
+        self._handles = handles
+        self._name = name
+        self._retries, self._seconds = marks or marks_of(function)
+        self.__wrapped__ = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        wait = self._handles[0]._remotely_wait
+        futures = self._send(args, kwargs, not wait)
+        if not wait:
+            return futures.pop()
+        if futures[0].deadline is None:
+            return futures.pop().result()
+        return results([futures.pop()])[0]
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        """Send the call and return its future at once."""
+        return self._send(args, kwargs, True).pop()
+
+    def _send(self, args: Any, kwargs: Any, background: bool) -> list[CallFuture[Any]]:
+        retries, seconds = self._retries, self._seconds
+        if seconds is None:
+            return call(self._handles, self._name, args, kwargs, background, retries)
+        deadline = time.monotonic() + seconds
+        # In the background: nothing on its way out takes longer.
+        # Not in a name: with REMOTELY_LOCAL=1 the call's error holds this frame; see future.py.
+        return _limited(
+            call(self._handles, self._name, args, kwargs, True, retries), seconds, deadline
+        )
+
+    @property
+    def __name__(self) -> str:
+        return self._name
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return inspect.getdoc(self.__wrapped__)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        if not callable(self.__wrapped__) and not hasattr(self.__wrapped__, "__get__"):
+            return inspect.signature(lambda *args, **kwargs: None)  # only the actor knows
+        bind = getattr(self.__wrapped__, "__get__", None)
+        return arguments.signature_of(bind(self) if bind else self.__wrapped__)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also our own, while the method is being copied
+            raise AttributeError(name)
+        raise AttributeError(no_such_attribute(self._name, name))
+
+    def __repr__(self) -> str:
+        return f"<method {self._name} of {self._handles[0]!r}>"
+
+
 class _MethodOf:
     """Makes `handle.name` a Method.
 
     It is no data descriptor, so that `handle.name = x` is sent to the object.
     """
 
-    __slots__ = ("_member", "_name")
+    __slots__ = ("_marks", "_member", "_name")
 
     def __init__(self, name: str, member: Any) -> None:
         self._name = name
         self._member = member
+        self._marks = marks_of(member)
 
     def __get__(self, handle: Any, cls: type) -> Any:
-        return self if handle is None else Method((handle,), self._name, self._member)
+        return self if handle is None else Method((handle,), self._name, self._member, self._marks)
 
 
 # By their class, which each of them holds: both go when no handle of it is left.
@@ -152,3 +225,120 @@ def _unpickle(
 
 def _own_names(cls: type, names: Iterable[str]) -> list[str]:
     return [name for name in names if not is_ray_hint(cls, name)]
+
+
+# --- what a class has under a name ----------------------------------------------------------------
+
+
+def member_of(cls: type, name: str) -> Any:
+    """Return a member of a class, or MISSING if only its objects may have it.
+
+    Raises AttributeError for special names that the class does not have: those are not remote.
+    """
+    member = static_member(cls, name, MISSING)
+    special = (name.startswith("__") and name.endswith("__")) or name.startswith(_PROBES)
+    if member is MISSING and special:
+        raise AttributeError(name)
+    return member
+
+
+def is_method(member: Any) -> bool:
+    if isinstance(member, _WRAPPED):
+        return True
+    return callable(member) and not isinstance(member, type)
+
+
+def check_slots(cls: type, name: str) -> None:
+    """Refuse what the class refuses.  The actor would not: by value, a class loses its slots."""
+    has_only_slots = cls.__dictoffset__ == 0 and not defines(cls, "__setattr__")
+    if has_only_slots and static_member(cls, name, MISSING) is MISSING:
+        raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
+
+
+def marks_of(method: object) -> Marks:
+    """Return how often a method may be retried, and for how many seconds callers wait for it."""
+    return retries_of(method), timeout_of(method)
+
+
+# --- from handles to the engine -------------------------------------------------------------------
+
+
+def remote_of(handle: Any) -> RemoteActor:
+    return handle._remotely_remote  # type: ignore[no-any-return]
+
+
+def call(
+    handles: Sequence[Any], name: str, args: Any, kwargs: Any, background: bool, retries: int = 0
+) -> list[CallFuture[Any]]:
+    remotes = _remotes(handles)
+    return remotes[0].engine.call(remotes, name, args, kwargs, background, retries)
+
+
+def call_one(
+    handle: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], background: bool
+) -> CallFuture[Any]:
+    return call((handle,), name, args, kwargs, background)[0]
+
+
+def read(handles: Sequence[Any], name: str) -> list[CallFuture[Any]]:
+    remotes = _remotes(handles)
+    return remotes[0].engine.get(remotes, name)
+
+
+def write(handles: Sequence[Any], name: str, value: Any) -> list[CallFuture[Any]]:
+    remotes = _remotes(handles)
+    return remotes[0].engine.set(remotes, name, value)
+
+
+def end(handles: Sequence[Any], grace_s: float) -> None:
+    """End the actors of these handles, which may be of several engines."""
+    by_engine: dict[Any, list[RemoteActor]] = {}
+    for remote in _remotes(handles):
+        by_engine.setdefault(remote.engine, []).append(remote)
+    for engine, remotes in by_engine.items():
+        engine.end(remotes, grace_s)
+
+
+def results(futures: Sequence[CallFuture[Any]]) -> list[Any]:
+    """Wait for all, so that no call is still running when the first error is raised.
+
+    Of those with a deadline that is over, take back what has not begun, and raise CallTimeout.
+    """
+    wait_for(futures)
+    taken_back, goes_on = _take_back_late(futures)
+    futures = [*futures][::-1]
+    # No frame of ours holds a future whose error is raised; see future.py.
+    values = []
+    for number in range(len(futures)):
+        if number in taken_back:
+            late = f"{futures.pop().what} had not begun in time, and was taken back"
+            raise CallTimeout(late, still_running=goes_on)
+        values.append(futures.pop().result())
+    return values
+
+
+def _take_back_late(futures: Sequence[CallFuture[Any]]) -> tuple[set[int], bool]:
+    """Take back what has not begun; return which those are, and whether any other goes on."""
+    taken_back, goes_on = set(), False
+    until = time.monotonic() + TAKE_BACK_S
+    for number, future in enumerate(futures):
+        if future.done():
+            continue
+        if time.monotonic() < until and future.cancel():
+            taken_back.add(number)
+        else:
+            goes_on = goes_on or not future.done()
+    return taken_back, goes_on
+
+
+def _remotes(handles: Sequence[Any]) -> list[RemoteActor]:
+    return [handle._remotely_remote for handle in handles]
+
+
+def _limited(
+    futures: list[CallFuture[Any]], seconds: float, deadline: float
+) -> list[CallFuture[Any]]:
+    """Give whoever waits for these so many seconds, until the deadline."""
+    for future in futures:
+        future.seconds, future.deadline = seconds, deadline
+    return futures

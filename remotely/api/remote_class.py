@@ -19,9 +19,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import msgspec
 
 from remotely import arguments
-from remotely.api.dispatch import remote_of
 from remotely.api.group import Group
-from remotely.api.handle import Handle
+from remotely.api.handle import Handle, remote_of
 from remotely.api.verbs import make
 from remotely.arguments import did_you_mean
 from remotely.engine import Options

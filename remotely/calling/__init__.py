@@ -1,1 +1,1 @@
-"""What every engine does for calls: owning what they carry, limits, queues, retries, next lives"""
+"""Calls as every engine treats them: limits, queues, retries, next lives."""

@@ -1,7 +1,8 @@
-"""One actor, as its callers in one process share it, on any engine."""
+"""One actor, as its callers in one process share it, on any engine: its name, its lives, and which
+modules of this process each life was sent."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from remotely.calling.back_pressure import BackPressure
@@ -10,6 +11,7 @@ from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
 from remotely.machine.shield import RLock
 from remotely.values.owned import Owned
+from remotely.values.sources import Batch, library
 
 
 class Names:
@@ -42,7 +44,7 @@ class CalledActor(RemoteActor):
     def __init__(self, engine: Engine, actor: str, name: str, owned: bool) -> None:
         super().__init__(engine, actor, name, owned)
         self.life = 0
-        self.lock = RLock()  # a signal handler may call in the middle of a call
+        self.lock = RLock()
         self.ended: EndError | None = None
         self.settled = True
         self.made_from: tuple[Owned, Options] | None = None
@@ -91,3 +93,24 @@ def restart(
             if actor.life == life:
                 actor.settled = True
         wakeup.wake(actor)
+
+
+def whole_sources(actor: RemoteActor, life: int) -> tuple[bytes, int]:
+    """Return all modules, for a new life of an actor, and how many batches they stand for."""
+    batch, stands_for = library.whole()
+    actor.sent = life, frozenset((batch.digest, *stands_for))
+    return batch.content, len(stands_for)
+
+
+def unsent_sources(actor: RemoteActor, life: int, sent: int) -> tuple[Sequence[Batch], int]:
+    """Return the batches that a life of an actor lacks, and how many there are now.
+
+    The first `sent` went over the same connection.  Others may have been sent by other clients, as
+    `actor.sent` tells, which is brought up to date.  If two threads send the same, nothing is
+    harmed.
+    """
+    batches = list(library.batches)
+    there = actor.sent[1] if actor.sent[0] == life else frozenset()
+    lacking = [batch for batch in batches[sent:] if batch.digest not in there]
+    actor.sent = life, there.union(batch.digest for batch in batches)
+    return lacking, len(batches)

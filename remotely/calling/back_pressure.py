@@ -50,6 +50,10 @@ class Room:
         self._actor = actor
         self.done = has_room
 
+    @property
+    def answered(self) -> bool:
+        return self.done()
+
     def block(self, timeout: float | None) -> None:
         """Wait while another thread receives: each outcome wakes those who wait for its actor."""
         wakeup.sleep_until(self.done, timeout, self._actor)
@@ -59,19 +63,22 @@ Wait = Callable[[Any, float | None], object]  # as `Receiver.wait`; takes a Room
 
 
 class ByteBudget:
-    """The bytes in flight of a whole process.  A single value may exceed the budget if alone."""
+    """The bytes in flight of a whole process.  A single value may exceed the budget if alone.
+
+    Take and give back `with shield`.
+    """
 
     def __init__(self, nbytes: int = MAX_BYTES_OF_PROCESS) -> None:
         self._limit = nbytes
         self._taken = 0
-        self._lock = RLock()  # a signal that the shield does not know may strike
+        self._lock = RLock()
 
     def wait_for_room(self, nbytes: int) -> None:
         wakeup.sleep_until(partial(self._has_room, nbytes), about=self)
 
     def take(self, nbytes: int, *, force: bool = False) -> bool:
         """Count bytes that are about to be sent, if there is room for them or with `force`."""
-        with shield, self._lock:
+        with self._lock:
             taken = force or self._has_room(nbytes)
             if taken:
                 self._taken += nbytes
@@ -81,7 +88,7 @@ class ByteBudget:
         return not self._taken or self._taken + nbytes <= self._limit
 
     def give_back(self, nbytes: int) -> None:
-        with shield, self._lock:
+        with self._lock:
             self._taken -= nbytes
         wakeup.wake(self)
 
@@ -96,7 +103,7 @@ class BackPressure:
         self.nbytes = 0
         self._budget = budget
         self._counted: dict[CallFuture[Any], int] = {}
-        self._lock = RLock()  # a signal that the shield does not know may strike
+        self._lock = RLock()
         self._has_warned = False
 
     @property

@@ -12,6 +12,10 @@ as soon as one of its calls has to wait, and every later call joins it until it 
 whose outcome was lost, and that may be repeated, comes back with the number that it had: before all
 that were made after it.
 
+A call may be repeated if its method allows that (objects/marks.py).  When its actor died, or
+its machine was lost, it may have run; it leaves once more in the actor's next life, or on a new
+connection.  An error that the method itself raises is an outcome, and is never retried.
+
 Nobody waits to join a queue.  What is kept there is Owned, so its caller may go on and change it.
 
     add       joins; the first looks whether it may leave
@@ -25,20 +29,55 @@ A thread may be held up by its actor for long, so there are as many as there are
 """
 
 import heapq
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from remotely.calling.actor import CalledActor
-from remotely.calling.retries import RetriedFuture, numbers
 from remotely.calling.threads import Threads
-from remotely.errors import RemotelyError
+from remotely.errors import ActorDied, RemotelyError, WorkerLost
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Onward
 from remotely.machine.shield import RLock, shield
 from remotely.values.owned import Owned
+
+numbers = itertools.count(1)  # of calls, in the order in which they were made
+
+
+class RetriedFuture(CallFuture[Any]):
+    """The future of a call that is repeated if its outcome is lost; `again` has it sent."""
+
+    def __init__(
+        self, what: str, keep: object, again: Callable[[CallFuture[Any]], None], retries: int
+    ) -> None:
+        super().__init__(what, keep)
+        self._again: Callable[[CallFuture[Any]], None] | None = again
+        self._left = retries
+        self._may_have_run = False  # in an earlier try
+        self.number = next(numbers)
+
+    def lose(self, error: BaseException) -> None:
+        """Send the call again if that may help.  Never waits."""
+        again = self._again
+        if not isinstance(error, ActorDied | WorkerLost) or again is None:
+            super().lose(error)
+        elif self._left:
+            self._left -= 1
+            self._may_have_run |= error.may_have_run
+            self.call_id = 0
+            again(self)
+        else:
+            if self._may_have_run and not error.may_have_run:
+                error.may_have_run = True
+                error.add_note("An earlier try of this call may have run.")
+            super().lose(error)
+
+    def _finish(self) -> None:
+        self._again = None  # it holds the arguments
+        super()._finish()
 
 
 class Message(Protocol):
@@ -214,10 +253,8 @@ class SendQueues(Generic[M]):
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             receiver.wait(future, left_s)
 
-    def attend(self) -> None:
+    def receive_in_background(self) -> None:
         """Replies of these calls are received as they come."""
-
-    attend_soon = attend
 
     def holds(self, future: CallFuture[Any]) -> bool:
         actor = future.keep

@@ -21,18 +21,13 @@ import queue
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import msgspec
 import zmq
 
 from remotely.calling.threads import Threads
-from remotely.client.connection_monitor import ConnectionMonitor
 from remotely.client.ref import Ref
 from remotely.client.relay_plan import Path, RelayPlan
-from remotely.errors import ActorDied, RemotelyError
-from remotely.futures.future import CallFuture
-from remotely.futures.reference import Elsewhere
 from remotely.machine.shield import RLock
 from remotely.protocol import control
 from remotely.protocol.address import place
@@ -40,12 +35,13 @@ from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.lease import CONNECT_S
 from remotely.protocol.resources import format_bytes
 from remotely.transport import bulk, sockets
-from remotely.transport.bulk import STALL_S, Connection, ValueGone
+from remotely.transport.bulk import STALL_S, Connection
+from remotely.transport.connection_monitor import ConnectionMonitor
 from remotely.transport.keys import KeyPair
 from remotely.transport.listening import nearest
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import Reconnect
-from remotely.values import arena, codec
+from remotely.values import arena
 from remotely.values.codec import Encoded
 from remotely.values.payload import (
     SEND_FROM_BYTES,
@@ -55,7 +51,6 @@ from remotely.values.payload import (
     segments,
     stripe_of,
 )
-from remotely.values.references import InStore
 
 log = logging.getLogger("remotely")
 
@@ -87,7 +82,7 @@ class Stores:
         self._loop = loop
         self._pair = pair
         self._machine = machine
-        self._lock = RLock()  # a signal handler may call in the middle of a call
+        self._lock = RLock()
         self._links: dict[StoreAddress, StoreLink] = {}
         self._pool = ConnectionPool()
         self._told: set[tuple[StoreAddress, Path]] = set()
@@ -437,46 +432,6 @@ class BulkTransfer:
             self._pool.use(first, lambda c: c.push(value, start, nbytes, parts, route))
 
         bulk.in_stripes(self.parcel.nbytes, push)
-
-
-class KeptResult(Elsewhere):
-    """A result that was not fetched, since its future was passed on: it stays in its store.
-
-    The store lets it go when this object is gone.  `send_whole` asks the actor
-    itself, for where its store cannot be reached.
-    """
-
-    def __init__(
-        self,
-        parcel: Parcel,
-        what: str,
-        stores: Stores,
-        send_whole: Callable[[Parcel], CallFuture[Any]],
-    ) -> None:
-        self._parcel = parcel
-        self._what = what
-        self._stores = stores
-        self._send_whole = send_whole
-
-    def __del__(self) -> None:
-        self._stores.release(self._parcel)
-
-    def entry(self) -> InStore:
-        """Return what arrives elsewhere as the value."""
-        return InStore(self._parcel)
-
-    def fetch(self) -> Any:
-        try:
-            return codec.decode(*self._stores.fetch(self._parcel))
-        except (OSError, ValueGone) as error:
-            why = str(error)
-        try:
-            return self._send_whole(self._parcel).result()
-        except RemotelyError:
-            raise ActorDied(
-                f"the result of {self._what} is lost, since it was not fetched before: {why}",
-                may_have_run=True,
-            ) from None
 
 
 class ConnectionPool:

@@ -1,40 +1,157 @@
-"""How calls leave a client: pickled once, and sent through the channel of each actor.
+"""Calls on their way out of a client: pickled once, and sent through the channel of each actor.
 
     at once       on the thread of the caller, if nothing is in the way.  The value is lent: what is
                   sent is a copy of it by the time that `send` returns
     in its turn   through the queue of its actor (calling/send_queue.py), if calls wait there, if
                   arguments have to cross or to be done first, or if the actor has no connection and
-                  the caller does not wait.  Then the value is Owned
+                  the caller does not wait.  Then the value is Owned, in a `Message`
 
 A value that is large, and for another machine, crosses before its call leaves (bulk_transfer.py):
 in the background, unless its caller waits.
 """
 
-import functools
+import os
+import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from remotely.calling import arguments
+from remotely.calling.actor import unsent_sources
 from remotely.calling.back_pressure import Room
-from remotely.calling.retries import RetriedFuture
-from remotely.calling.send_queue import SendQueues, Turn
-from remotely.calling.sources import unsent
-from remotely.client.actor_state import ActorState
+from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.client.bulk_transfer import BulkTransfer, Stores
 from remotely.client.channel import Channel
-from remotely.client.channels import Channels
+from remotely.client.channels import ActorState, Channels
 from remotely.client.master_session import SHUT_DOWN, MasterSession
-from remotely.client.message import Message
-from remotely.engine import RemoteActor
+from remotely.client.ref import Ref
+from remotely.engine import Prepared, RemoteActor
 from remotely.errors import NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
+from remotely.futures.reference import Elsewhere
 from remotely.futures.unretrieved import Tell
+from remotely.machine.shield import RLock
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
-from remotely.values import codec, sources
+from remotely.values import codec, references
 from remotely.values.arena import SHARE_FROM_BYTES
-from remotely.values.owned import own
-from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue
-from remotely.values.references import Named
+from remotely.values.codec import Encoded
+from remotely.values.owned import NOTHING, Owned, own
+from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue, Transfer
+from remotely.values.references import InStore, Named, Referring
+from remotely.values.sources import library
+from remotely.values.unpicklable import PartNames
+
+
+class Message:
+    """A call that cannot leave at once: the same bytes for each actor, and for each try.
+
+    Its arguments were pickled when it was made.  What they refer to (values/references.py) is put
+    in their place when it leaves:
+
+        a future     its value as it came, or as it is now if it has come before; or where the value
+                     is, if it has stayed there: to an actor that may reach no store, it goes itself
+        a large ref  where it is in the store of the actor's machine, to which it has crossed before
+
+    named       what the arguments refer to, of which `refs` are the refs
+    transfers   that bring a large value to other machines, as far as they have begun
+    ship        brings what is sent to the machine of an actor, if it is large and not there
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        name: str,
+        value: Owned,
+        named: Sequence[Named],
+        transfers: Sequence[Transfer],
+        ship: Callable[[OutgoingValue, StoreAddress | None], None],
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.value = value
+        self.refs = [thing for thing, _ in named if isinstance(thing, Ref)]
+        self._futures = [thing for thing, _ in named if isinstance(thing, CallFuture)]
+        self._named = named
+        self._transfers = transfers
+        self._ship = ship
+        self._lock = RLock()
+        self._kept: list[Elsewhere] = []  # what is not to be released before the call has run
+        # By the number of the future, and whether the actor is apart.
+        self._values: dict[tuple[int, bool], Any] = {}
+        self._made: dict[tuple[bytes, ...], OutgoingValue] = {}
+        for number, (thing, _) in enumerate(named):
+            if not isinstance(thing, CallFuture):
+                continue
+            thing.stays = True
+            if thing.done() and thing.kept is None and not isinstance(thing.where, Elsewhere):
+                with suppress(Exception):  # it is told when the call is to leave
+                    arriving = _arriving(thing.result())
+                    self._values[number, True] = self._values[number, False] = arriving
+
+    def __del__(self) -> None:
+        for made in vars(self).get("_made", {}).values():  # none yet, if we were interrupted
+            made.close()
+
+    def needs(self, store: StoreAddress | None) -> list[Future[Any]]:
+        """Return what has to be done before it leaves for an actor there."""
+        transfers = [*self._transfers, *(t for ref in self.refs for t in ref.transfers)]
+        here = [t.done for t in transfers if store is not None and t.covers(store)]
+        return [*self._futures, *here]
+
+    def outgoing_to(self, store: StoreAddress | None, is_apart: bool = False) -> OutgoingValue:
+        """Return what to send to an actor there; if it `is_apart`, with the values themselves.
+
+        Raises the error of a future that failed.
+        """
+        with self._lock:
+            entries = [
+                self._entry(i, thing, name, store, is_apart)
+                for i, (thing, name) in enumerate(self._named)
+            ]
+            kind = tuple(entry.name if isinstance(entry, InStore) else b"" for entry in entries)
+            if (made := self._made.get(kind)) is None:
+                value = self.value
+                if entries:
+                    value = own(codec.encode(Referring(value, entries), self.name))
+                made = self._made[kind] = OutgoingValue(value, True, self._transfers)
+            if not is_apart:
+                self._ship(made, store)
+            return made
+
+    def _entry(
+        self, number: int, thing: Any, name: str, store: StoreAddress | None, is_apart: bool
+    ) -> Any:
+        if isinstance(thing, Ref):
+            return thing.entry_at(store)
+        key = number, is_apart
+        if key not in self._values:
+            self._values[key] = self._value_of(thing, name, is_apart)
+        return self._values[key]
+
+    def _value_of(self, future: CallFuture[Any], name: str, is_apart: bool) -> Any:
+        try:
+            error = future.exception()
+        except CancelledError as cancelled:
+            error = cancelled
+        if error is not None:
+            raise references.of_argument(error, name)
+        kept = future.kept or future.where
+        if isinstance(kept, Owned):
+            return Referring(kept)
+        if not isinstance(kept, Elsewhere):
+            return _arriving(kept)
+        if is_apart:
+            return kept.fetch()
+        self._kept.append(kept)
+        return kept.entry()
+
+
+def _arriving(value: Any) -> Referring:
+    """Return what arrives as the value is now."""
+    return Referring(own(codec.encode(value)))
 
 
 class Calls:
@@ -49,12 +166,46 @@ class Calls:
         self._queues: SendQueues[Message] = SendQueues(self._leave, channels.check_wait)
         self._on_unretrieved = on_unretrieved  # bound once, not with each call
 
+    # --- the verbs of the seam that send ----------------------------------------------------------
+
+    def call(
+        self,
+        remotes: Sequence[RemoteActor],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        background: bool,
+        retries: int = 0,
+    ) -> list[CallFuture[Any]]:
+        encoded, named = arguments.encode(remotes, method, args, kwargs)
+        return self.send(remotes, Kind.CALL, method, encoded, background, retries, named)
+
+    def prepare(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
+    ) -> Prepared:
+        encoded, named = arguments.encode((), method, args, kwargs, names)
+        kept = own(encoded)
+        return lambda remote: self.send((remote,), Kind.CALL, method, kept, True, 0, named)[0]
+
+    def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
+        return self.send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)
+
+    def set(
+        self, remotes: Sequence[RemoteActor], name: str, value: object
+    ) -> list[CallFuture[Any]]:
+        encoded = codec.encode(value, name)
+        return self.send(remotes, Kind.SET, name, encoded, len(remotes) > 1)
+
+    def is_any_elsewhere(self, remotes: Sequence[RemoteActor]) -> bool:
+        """Tell whether large values cross to another machine for any of these."""
+        return bool(self._stores_of(remotes))
+
     def send(
         self,
         remotes: Sequence[RemoteActor],
         kind: Kind,
         name: str,
-        encoded: codec.Encoded,
+        encoded: Encoded,
         background: bool,
         retries: int = 0,
         named: Sequence[Named] = (),
@@ -63,16 +214,22 @@ class Calls:
 
         `named` are the futures and refs among its arguments.
         """
-        self._session.check()
-        sources.library.look()
+        if self._session.is_closed or self._session.pid != os.getpid():
+            self._session.check()
+        if library.loaded != len(sys.modules):
+            library.look()
         if named or retries:
             encoded = own(encoded)
-        transfer = None
-        if encoded.nbytes >= SEND_FROM_BYTES and not named:
+        transfer = large = message = None
+        nbytes = encoded.nbytes
+        if nbytes >= SEND_FROM_BYTES and not named:
             encoded, transfer = self._begin_transfer(remotes, encoded, background)
-        outgoing = OutgoingValue(encoded, len(remotes) > 1, (transfer,) if transfer else ())
+        transfers = (transfer,) if transfer else ()
+        if nbytes >= SHARE_FROM_BYTES:
+            large = OutgoingValue(encoded, len(remotes) > 1, transfers)
         may_leave = not named and (transfer is None or transfer.done.done())
-        message = self._message(remotes, kind, name, outgoing, named) if named or retries else None
+        if named or retries:
+            message = self._message(remotes, kind, name, encoded, named, transfers)
         futures = []
         try:
             for remote in remotes:
@@ -80,7 +237,7 @@ class Calls:
                 future: CallFuture[Any]
                 what = f"{remote.name}.{name}"
                 if message is not None and retries:
-                    again = functools.partial(self._queues.add, remote, message)
+                    again = partial(self._queues.add, remote, message)
                     future = RetriedFuture(what, remote, again, retries)
                 else:
                     future = CallFuture(what, remote)
@@ -97,22 +254,19 @@ class Calls:
                     channel = self._open_for(remote, future)
                 is_sent = False
                 if channel is not None and channel.is_open:
-                    if channel.sources_sent < len(sources.library.batches):
+                    if channel.sources_sent < len(library.batches):
                         _send_sources(remote, channel)
-                    is_sent = channel.send(kind, name, outgoing, future, background, True)
+                    is_sent = channel.send(kind, name, encoded, future, background, large, True)
                 if not is_sent and not future.done() and future.receiver is None:
                     if message is None:
-                        message = self._message(remotes, kind, name, outgoing, named)
+                        message = self._message(remotes, kind, name, encoded, named, transfers)
                     if background or not self._send_if_ready(remote, message, future):
                         self._send_in_turn(remote, message, future, background)
                 futures.append(future)
         finally:
-            outgoing.close()
+            if large is not None:
+                large.close()
         return futures
-
-    def is_any_elsewhere(self, remotes: Sequence[RemoteActor]) -> bool:
-        """Tell whether large values cross to another machine for any of these."""
-        return bool(self._stores_of(remotes))
 
     def close(self) -> None:
         """Fail the calls that have not left."""
@@ -137,18 +291,13 @@ class Calls:
         remotes: Sequence[RemoteActor],
         kind: Kind,
         name: str,
-        outgoing: OutgoingValue,
+        encoded: Encoded,
         named: Sequence[Named],
+        transfers: Sequence[Transfer],
     ) -> Message:
         stores = self._stores_of(remotes)
-        message = Message(
-            kind,
-            name,
-            own(outgoing.encoded),
-            named,
-            outgoing.transfers,
-            functools.partial(self._ship, stores),
-        )
+        ship = partial(self._ship, stores)
+        message = Message(kind, name, own(encoded), named, transfers, ship)
         for ref in message.refs:
             self._stores.bring(ref, stores)
         return message
@@ -190,7 +339,7 @@ class Calls:
         channel = self._channels.of(actor)
         is_sent = self._send_message(channel, actor, turn.message, turn.future, True, turn.take)
         if is_sent:
-            channel.receive_soon()
+            channel.receive_in_background()
         elif is_sent is False:
             turn.give_back()
 
@@ -220,9 +369,10 @@ class Calls:
         if not may_leave():
             return None
         future.needs = message
-        if channel.sources_sent < len(sources.library.batches):
+        if channel.sources_sent < len(library.batches):
             _send_sources(actor, channel)
-        return channel.send(message.kind, message.name, outgoing, future, background, True)
+        value, large = outgoing.encoded, outgoing if outgoing.is_large else None
+        return channel.send(message.kind, message.name, value, future, background, large, True)
 
     # --- large values for other machines ----------------------------------------------------------
 
@@ -232,8 +382,8 @@ class Calls:
         return [store for store in stores if store is not None]
 
     def _begin_transfer(
-        self, remotes: Sequence[RemoteActor], encoded: codec.Encoded, background: bool
-    ) -> tuple[codec.Encoded, BulkTransfer | None]:
+        self, remotes: Sequence[RemoteActor], encoded: Encoded, background: bool
+    ) -> tuple[Encoded, BulkTransfer | None]:
         """Begin to bring a large value to the machines of these actors, if there is need to.
 
         Without `background` it is there when this returns; else what is returned is Owned.
@@ -268,10 +418,8 @@ class Calls:
 
 def _send_sources(actor: ActorState, channel: Channel) -> None:
     """Send the modules that an actor may lack."""
-    batches, total = unsent(actor, channel.location.life, channel.sources_sent)
+    batches, total = unsent_sources(actor, channel.location.life, channel.sources_sent)
     for digest, content in batches:
-        outgoing = OutgoingValue(codec.Encoded((), (memoryview(content),)))
-        learnt: CallFuture[None] = CallFuture("the actor")
-        channel.send(Kind.SOURCES, digest, outgoing, learnt, background=True)
-        outgoing.close()
+        value = Encoded((), (memoryview(content),))
+        channel.send(Kind.SOURCES, digest, value, CallFuture("the actor"), background=True)
     channel.sources_sent = total

@@ -1,54 +1,94 @@
-"""The channels of a client: one for each actor that it calls, opened at the first call."""
+"""The actors that a client calls, and the channel to each, which is opened at the first call."""
 
 import errno
+import time
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import msgspec
 import zmq
 
-from remotely.client.actor_state import ActorState
-from remotely.client.bulk_transfer import Stores
-from remotely.client.channel import Channel
-from remotely.client.deadlock import WaitReporter
-from remotely.client.end_errors import EndError, connection_error, end_error
-from remotely.client.master_session import MasterSession
-from remotely.client.question import Question
-from remotely.errors import NoResources, RemotelyError
+from remotely.calling.actor import CalledActor
+from remotely.client.channel import Channel, Shared
+from remotely.client.end_errors import connection_error, end_error
+from remotely.client.master_session import SHUT_DOWN, Question
+from remotely.engine import Engine
+from remotely.errors import NoResources, NotConnected, RemotelyError
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
+from remotely.machine.shield import RLock
 from remotely.protocol import control
 from remotely.protocol.address import parse_address, unreachable
 from remotely.protocol.control import Location, Obituary, StoreAddress
 from remotely.transport import sockets
-from remotely.transport.keys import KeyPair
 from remotely.transport.listening import here
-from remotely.transport.loop import Loop
 from remotely.transport.port_probe import PortProbe
 
 OBITUARY_WAIT_S = 1.5  # after a connection broke: the news why is on its way
+LOOK_FOR_END_S = 0.2
+
+
+class ActorState(CalledActor):
+    """One actor, as all its handles in this process share it.
+
+    location      where it lives, as far as this process has been told
+    channel       the last one that was opened to it
+    opening       is held by the thread that opens one, and waits for the master meanwhile.
+                  Threads that do sleep about it, as a channel does not keep its actor
+    gone          the master has said that it has ended
+    """
+
+    def __init__(self, engine: Engine, request: control.Request, owned: bool) -> None:
+        super().__init__(engine, request.actor, request.name, owned)
+        self.request = request
+        self.life = request.life
+        self.location: Location | None = None
+        self.channel: Channel | None = None
+        self.opening = RLock()
+        self.gone = False
+
+    @property
+    def unanswered(self) -> int:
+        channel, queue = self.channel, self.queue
+        return (len(queue) if queue else 0) + (channel.unanswered if channel else 0)
+
+    def expect_life(self, life: int) -> None:
+        """From now on, news of an earlier life is outdated."""
+        if life > self.life:
+            self.life = life
+            self.request = msgspec.structs.replace(self.request, life=life)
+
+    def wake(self) -> None:
+        """Wake who waits for news of it: of its end or its next life, or to be connected."""
+        wakeup.wake(self)
+        wakeup.wake(self.opening)
+
+    def wait_for_end(self, deadline: float) -> bool:
+        """Return whether it was seen to end.  The master, which would report it, may be gone."""
+        while not self.is_gone(max(0.0, min(LOOK_FOR_END_S, deadline - time.monotonic()))):
+            if self.channel is not None and self.channel.ended:
+                return True
+            if time.monotonic() >= deadline:
+                return False
+        return True
+
+    def is_gone(self, timeout_s: float) -> bool:
+        """Wait up to `timeout_s` for the news that it has ended; return whether it came."""
+        wakeup.sleep_until(lambda: self.gone, timeout_s, self)
+        return self.gone
 
 
 class Channels:
     """Any thread may open one; the loop's thread hears that they are broken."""
 
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        loop: Loop,
-        pair: KeyPair,
-        session: MasterSession,
-        waits: WaitReporter | None,
-        stores: Stores,
-    ) -> None:
-        self._context = context
-        self._loop = loop
-        self._pair = pair
-        self._session = session
-        self._host = session.host
-        self._waits = waits
-        self._stores = stores
-        stores.on_choice = self._choose_path
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._loop = shared.loop
+        self._session = shared.session
+        self._host = shared.session.host
+        self._stores = shared.stores
+        self._stores.on_choice = self._choose_path
         self._open: set[Channel] = set()
 
     def of(self, actor: ActorState) -> Channel:
@@ -121,8 +161,8 @@ class Channels:
                 "outcome is received on this very thread. Submit the call and go on, or wait for "
                 "it in a thread of your own"
             )
-        if self._waits is not None:
-            self._waits.refuse(actor.actor, future.what)
+        if self._shared.waits is not None:
+            self._shared.waits.refuse(actor.actor, future.what)
 
     def store_of(self, actor: ActorState) -> StoreAddress | None:
         """Return the store of an actor's machine, as far as is known; None for this machine."""
@@ -162,21 +202,9 @@ class Channels:
         """Open a channel to where an actor is known to live."""
         location = actor.location
         assert location is not None
-        same_host = location.host == self._host
         try:
-            channel = Channel(
-                self._context,
-                self._loop,
-                location,
-                same_host,
-                self._pair,
-                partial(wakeup.wake, actor.opening),
-                self._broken,
-                self._session.tell,
-                self._stores,
-                self._session.complain,
-                self._waits,
-            )
+            on_news = partial(wakeup.wake, actor.opening)
+            channel = Channel(self._shared, location, on_news, self._broken)
         except (zmq.ZMQError, OSError) as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
@@ -185,7 +213,7 @@ class Channels:
                 "few: raise the limit (ulimit -n), or drop some handles"
             ) from None
         self._open.add(channel)
-        if not same_host and location.store is not None:
+        if location.host != self._host and location.store is not None:
             channel.fetch_results(self._stores.is_usable(location.store))
         return channel
 
@@ -196,17 +224,18 @@ class Channels:
             if location.store == store and location.host != self._host and not channel.ended:
                 channel.fetch_results(is_usable)
 
-    def end_all(self, how: EndError) -> None:
+    def end_all(self) -> None:
+        """When the loop has stopped: fail all calls."""
         for channel in list(self._open):
-            channel.end(how, now=True)
+            channel.end_without_loop(lambda may: NotConnected(SHUT_DOWN))
 
-    def tend(self) -> None:
+    def recover(self) -> None:
         """On the loop's thread, each second."""
         for channel in list(self._open):
             if channel.ended:
                 self._open.discard(channel)
             else:
-                channel.tend()
+                channel.recover()
 
     def _broken(self, channel: Channel) -> None:
         """A connection broke; the master may be about to say why, or its machine may."""

@@ -1,4 +1,4 @@
-"""How an actor that waits for another actor tells the master, so that deadlocks are found.
+"""Reports of an actor's waits for other actors, in which the master finds deadlocks.
 
 Calls of a class without `concurrency` run on the main thread of their actor, and so do the plain
 methods of a class with async methods.  While that thread waits, the actor serves nobody.  So a call
@@ -36,7 +36,7 @@ class WaitReporter:
         self._tell = tell
         self._main = threading.main_thread().ident
         self._numbers = itertools.count(1)
-        self._waits: list[tuple[int, str]] = []  # a handler may wait within a wait
+        self._waits: list[tuple[int, str]] = []  # a done-callback may wait within a wait
         self._has_reported = False
 
     def refuse(self, actor: str, what: str) -> None:

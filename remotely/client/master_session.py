@@ -1,9 +1,11 @@
 """A client's session with the master: who the client is, what it asks, and how it leaves.
 
 A session outlives its connection and its master.  When the master welcomes the client again, the
-client repeats all that has not been answered yet.
+client repeats all questions that have not been answered yet.  Cancel one whose answer you no longer
+need, and it is not repeated.
 """
 
+import itertools
 import os
 import secrets
 import sys
@@ -12,12 +14,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
 
 import msgspec
 import zmq
 
-from remotely.client.question import Question, Questions
 from remotely.errors import MasterLost, NotAllowed, NotConnected, RemotelyError, error_class
+from remotely.futures import wakeup
+from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
 from remotely.protocol import control
 from remotely.protocol.address import FORKED, nobody
@@ -33,6 +37,94 @@ MASTER_SILENT_S = 3.0  # a leaving client no longer waits for a master that is s
 SHUT_DOWN = "remotely was shut down here"
 
 
+class Question(CallFuture[Any]):
+    """One question to the master, and the future of its answer."""
+
+    def __init__(self, message: msgspec.Struct) -> None:
+        super().__init__("the master")
+        self.message = message
+        self._will_be_long = False
+
+    def cancel(self) -> bool:
+        """Do not wait for the answer any more."""
+        self._settle("CANCELLED_AND_NOTIFIED", None, None)
+        self.tell()
+        return self.cancelled()
+
+    def wait_for_room(self) -> None:
+        """The master says that there is no room yet."""
+        self._will_be_long = True
+        wakeup.wake(self)
+
+    def has_room(self) -> bool:
+        """Wait for the answer, or for the news that it will take long."""
+        wakeup.sleep_until(lambda: self._will_be_long or self.done(), about=self)
+        return self.done()
+
+
+class Questions:
+    """The unanswered questions of one client.  Any thread may ask; the loop's thread answers."""
+
+    def __init__(self, tell: Callable[[msgspec.Struct], None]) -> None:
+        self.refusal: tuple[type[RemotelyError], str] | None = None  # to all that we may ask
+        self._tell = tell
+        self._tickets: dict[int, Question] = {}
+        self._waits: dict[int, str] = {}  # of those, which wait for room, and why
+        self._ids = itertools.count(1)
+
+    def __bool__(self) -> bool:
+        return bool(self._tickets)
+
+    def ask(self, message: Callable[[int], msgspec.Struct]) -> Question:
+        """Send what `message` makes of a ticket; return the future of the answer."""
+        if self.refusal is not None:
+            kind, why = self.refusal
+            raise kind(why)
+        ticket = next(self._ids)
+        question = self._tickets[ticket] = Question(message(ticket))
+        question.add_done_callback(lambda _: self._tickets.pop(ticket, None))  # or cancelled
+        self._tell(question.message)
+        return question
+
+    def unanswered(self) -> list[msgspec.Struct]:
+        return [question.message for question in list(self._tickets.values())]
+
+    def answer(self, ticket: int, value: object) -> None:
+        question = self._tickets.pop(ticket, None)
+        if question:
+            question.settle(value, None)
+            question.tell()
+
+    def fail(self, ticket: int, error: RemotelyError) -> None:
+        question = self._tickets.pop(ticket, None)
+        if question:
+            question.settle(None, error)
+            question.tell()
+
+    def fail_all(self, kind: type[RemotelyError], why: str) -> None:
+        for ticket in list(self._tickets):
+            self.fail(ticket, kind(why))
+
+    def refuse(self, kind: type[RemotelyError], why: str) -> None:
+        """Fail all questions with this error, now and from now on."""
+        self.refusal = kind, why
+        self.fail_all(kind, why)
+
+    def wait(self, ticket: int, why: str) -> None:
+        """There is no room for it, and `why` is the reason; it is empty once there is room."""
+        if not why:
+            self._waits.pop(ticket, None)
+            return
+        self._waits[ticket] = why
+        if question := self._tickets.get(ticket):
+            question.wait_for_room()
+
+    def take_wait(self, ticket: int) -> str:
+        """Return, only once, why a question still waits for room; empty if it does not."""
+        why = self._waits.pop(ticket, "")
+        return why if ticket in self._tickets else ""
+
+
 class MasterSession:
     """The client as the master knows it.
 
@@ -40,6 +132,7 @@ class MasterSession:
     job       the id of the script's session, also in an actor that is a client
     inside    the actor that this process is; empty in a script
     host      this machine
+    pid       of the process that began the session; a fork cannot use it
 
     `hear` gets the messages that are not about the session.  `complain` prints a sentence for the
     user; its first argument tells which sentences are alike.  Both run on the loop's thread, and so
@@ -70,7 +163,7 @@ class MasterSession:
         self.arrivals: set[str] = set()  # actors that dialled in and that this client was given
         self.is_leaving = False
         self.is_closed = False
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._loop = loop
         self._on_message = hear
         self.complain = complain
@@ -95,11 +188,11 @@ class MasterSession:
     @property
     def is_forked(self) -> bool:
         """Whether this process is a fork of the one that began the session."""
-        return self._pid != os.getpid()
+        return self.pid != os.getpid()
 
     def check(self) -> None:
         """Raise NotConnected if this process cannot use the session."""
-        if self._pid != os.getpid():
+        if self.pid != os.getpid():
             raise NotConnected(FORKED)
         if self.is_closed:
             raise NotConnected(f"{SHUT_DOWN}; call remotely.connect() to go on")

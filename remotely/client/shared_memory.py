@@ -15,7 +15,7 @@ from remotely.protocol.wire import Kind
 from remotely.values import arena, codec
 from remotely.values.arena import Loan
 from remotely.values.owned import NOTHING
-from remotely.values.payload import MemoryPeer, OutgoingValue, Parcel, open_loan, read_loan
+from remotely.values.payload import MemoryPeer, Parcel, open_loan, read_loan
 
 
 class Send(Protocol):
@@ -25,7 +25,7 @@ class Send(Protocol):
         self,
         kind: Kind,
         name: str,
-        outgoing: OutgoingValue,
+        value: codec.Encoded,
         future: CallFuture[Any],
         background: bool,
     ) -> object: ...
@@ -52,7 +52,7 @@ class SharedMemory:
         future: CallFuture[Any] = CallFuture("the actor")
         future.add_done_callback(self._open_theirs)
         address = codec.Encoded((control.encode(ours.address),), ())
-        self._send(Kind.OPEN, "", OutgoingValue(address), future, background=True)
+        self._send(Kind.OPEN, "", address, future, background=True)
 
     def open(self, message: wire.Message) -> wire.Message | Exception:
         """Return a message with the buffers that were lent for it, or the error of its caller.
@@ -87,7 +87,7 @@ class SharedMemory:
             peer.reads = True
             self.peer = peer
             opened: CallFuture[Any] = CallFuture("the actor")
-            self._send(Kind.OPENED, "", OutgoingValue(NOTHING), opened, background=True)
+            self._send(Kind.OPENED, "", NOTHING, opened, background=True)
 
 
 def take_back(loan: Loan) -> None:

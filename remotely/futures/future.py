@@ -11,8 +11,8 @@ look at them.  So a future makes its `_condition` when they ask for it.  The thr
 future notes the outcome first and then looks for the condition; the thread that makes the condition
 then looks for an outcome.  So one of the two always sees the other.
 
-The thread that waits for a future receives its reply (inbox.py), so a plain call is not handed over
-by another thread.  If somebody wants to be told (a callback, an await, the `wait` and
+The thread that waits for a future receives its reply (client/channel.py), so a plain call is not
+handed over by another thread.  If somebody wants to be told (a callback, an await, the `wait` and
 `as_completed` of the standard library), the client's loop receives the reply.
 
 A future holds its error, the error its traceback, the traceback its frames, and the frames their
@@ -56,11 +56,11 @@ class Receiver(Protocol):
     def wait(self, future: "CallFuture[Any]", timeout: float | None) -> None:
         """Return when the future is done, or after `timeout` seconds."""
 
-    def attend(self) -> None:
-        """Take in replies as they come: nobody waits, but somebody wants to be told."""
+    def receive_in_background(self) -> None:
+        """Have replies taken in as they come: nobody waits, but somebody wants to be told.
 
-    def attend_soon(self) -> None:
-        """The same, but complete no future on this thread, which may hold a lock."""
+        This completes no future on this thread, which may hold a lock.
+        """
 
     def holds(self, future: "CallFuture[Any]") -> bool:
         """Tell whether the call has not left yet."""
@@ -276,7 +276,7 @@ class CallFuture(Future[R]):
         if self.answered:
             self.tell()
         elif (receiver := self.receiver) is not None:
-            receiver.attend()
+            receiver.receive_in_background()
 
     def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         """Do not call it, if it was not called yet."""
@@ -329,7 +329,7 @@ class CallFuture(Future[R]):
             self._watchers = []
         receiver = self.receiver
         if not self.answered and receiver is not None:
-            receiver.attend_soon()
+            receiver.receive_in_background()
         return self._watchers
 
     _waiters: list[Any] = property(_watched)  # type: ignore[assignment]

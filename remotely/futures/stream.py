@@ -45,7 +45,7 @@ class Stream(Generic[T]):
         self._ahead = ahead
         self._coming: deque[CallFuture[Any]] = deque()  # in the order of the items
         self._given_back: deque[CallFuture[Any]] = deque()  # of earlier items
-        self._lock = RLock()  # a signal handler may enter it once more
+        self._lock = RLock()
         self._over = False
 
     def __iter__(self) -> Iterator[T]:

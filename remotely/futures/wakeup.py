@@ -1,9 +1,8 @@
-"""How threads sleep until another thread has done something, with no lock held by either.
+"""Sleep until another thread has done something, with no lock held by either.
 
 A sleeper first registers itself, and then looks whether it has to sleep at all.  The other thread
-wakes sleepers after it has done its work.  So one of the two always sees the other.  A signal
-handler may strike anywhere in here, and may itself wait for whatever it likes: no thread waits for
-the one that it interrupted.
+wakes sleepers after it has done its work.  So one of the two always sees the other, and an
+interrupt may strike anywhere in here.
 """
 
 import os

@@ -2,10 +2,9 @@
 
 Python runs signal handlers on the main thread, between any two bytecodes, and pyzmq runs them at
 the end of each of its operations.  A handler that raises (Ctrl-C) may leave half a message in a
-socket, or lose a frame that had just been received.  A handler that calls an actor may send in the
-middle of another message.  What cannot be repeated or undone after that runs `with shield:`, which
-delays handlers until the end of the section.  All other code is written so that it can be repeated:
-see inbox.py.
+socket, or lose a frame that had just been received.  What cannot be repeated or undone after that
+runs `with shield:`, which delays handlers until the end of the section.  All other code is written
+so that it can be repeated, or left to another thread: see client/channel.py.
 
 A section costs a microsecond on the main thread, and next to nothing on any other, since no handler
 runs there.  Keep out of it whatever may take long, above all the user's code.

@@ -28,7 +28,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Batching(NamedTuple):
-    """How a method is batched."""
+    """The batching of a method."""
 
     function: Callable[..., Any]
     max_size: int

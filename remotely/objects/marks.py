@@ -2,7 +2,7 @@
 
 A call whose actor died, or whose machine was lost, may have run.  Only the author of the method
 knows whether it is safe to run it again, so the mark is the only way to a retry.  What becomes of
-such calls: calling/retries.py.
+such calls: calling/send_queue.py.
 """
 
 from collections.abc import Callable

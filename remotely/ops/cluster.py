@@ -42,7 +42,7 @@ WORKER_PORTS = 3
 
 
 class Network(NamedTuple):
-    """How a machine is reached: what to bind, what to announce, and which ports to use.
+    """The network of a machine: what to bind, what to announce, and which ports to use.
 
     `host` is an address of this machine; None is the one on the way to the master.
     """

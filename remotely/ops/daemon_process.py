@@ -70,7 +70,7 @@ def first_line(daemon: Daemon) -> str:
 
 
 class Offer(NamedTuple):
-    """What the worker of a machine gives away; None is all that there is."""
+    """The resources that the worker of a machine offers; None is all that there is."""
 
     cpus: float | None = None
     gpus: Gpus | None = None

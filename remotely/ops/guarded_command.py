@@ -75,7 +75,7 @@ class GuardedCommand:
 
 
 class _Guard:
-    """What the forked process does."""
+    """The forked process."""
 
     def __init__(self, line: socket.socket, at_end: Callable[[], None]) -> None:
         self._line = line

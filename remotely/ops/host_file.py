@@ -85,7 +85,7 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def gpu_choice(self) -> Gpus | None:
-        """What this machine gives away."""
+        """The GPUs that this machine offers."""
         return None if self.gpus is None else parse_gpus(str(self.gpus))
 
     @property

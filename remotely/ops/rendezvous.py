@@ -35,7 +35,7 @@ LOOK_EVERY_S = 0.05
 
 
 class Invitation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where rank 0 is, and which process it is."""
+    """The addresses of rank 0, and its process."""
 
     addresses: list[str]  # "host:port", the first to be tried first; none before it has started
     machine: str
@@ -44,7 +44,7 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank says of itself."""
+    """The state of a rank, as it says itself."""
 
     rank: int
     machine: str

@@ -55,7 +55,7 @@ HINTS = (
 
 
 class Outcome(NamedTuple):
-    """What became of one machine."""
+    """The outcome of one machine."""
 
     host: str
     is_done: bool

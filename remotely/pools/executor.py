@@ -49,7 +49,7 @@ R = TypeVar("R")
 
 
 class Outcomes(NamedTuple):
-    """What became of the items of a chunk: their values, and errors by their place."""
+    """The outcomes of a chunk: the values of its items, and errors by their place."""
 
     values: list[Any]
     errors: dict[int, raised_error.RaisedError]

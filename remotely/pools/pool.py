@@ -32,7 +32,7 @@ import msgspec
 from remotely import arguments
 from remotely.api import connection
 from remotely.api.group import Group
-from remotely.api.members import MISSING, is_method, member_of
+from remotely.api.handle import MISSING, is_method, member_of
 from remotely.api.remote_class import as_placeable
 from remotely.api.verbs import make_on
 from remotely.engine import Engine

@@ -34,7 +34,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol
 
-from remotely.api.dispatch import end, remote_of
+from remotely.api.handle import end, remote_of
 from remotely.engine import Engine, Prepared
 from remotely.errors import ActorDied, NotConnected, WorkerLost
 from remotely.machine.shield import Condition, RLock, shield
@@ -49,7 +49,7 @@ _WEIGHT = 0.25  # of the newest call in the mean
 
 
 class Staffing(Protocol):
-    """How many members a pool has, of which kind."""
+    """The staffing of a pool: how many members it has, of which kind."""
 
     engine: Engine  # that of the pool, until its end
     is_immediate: bool  # members are made in this process, and run their jobs at once
@@ -136,7 +136,7 @@ class Scheduler:
 
     def __init__(self, staffing: Staffing, at_a_time: int = 1) -> None:
         self._prepare = staffing.engine.prepare
-        self._lock = RLock()  # a signal handler may submit in the middle of a submit
+        self._lock = RLock()
         self._changed = Condition(self._lock)
         self._waiting: deque[Job] = deque()
         self._members: dict[int, Member] = {}  # in the order in which they came

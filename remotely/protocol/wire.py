@@ -184,6 +184,11 @@ def together(kind: Kind, messages: Sequence[bytes | memoryview]) -> list[bytes |
     return encode(kind, 0, payload=pieces)
 
 
+def messages(frames: Sequence[bytes | memoryview], sender: str) -> list[Message]:
+    """Read the frames of one message, or of the several that CALLS or RESULTS carry."""
+    return each(decode(frames, sender))
+
+
 def each(message: Message) -> list[Message]:
     """Return what CALLS or RESULTS carry, or the message itself.  Raises WireError."""
     if message.kind not in _CARRIED:

@@ -79,7 +79,7 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is on the cluster, as `remotely.status()` returns it."""
+    """The state of the cluster, as `remotely.status()` returns it."""
 
     address: str  # of the master; empty without a cluster
     waiting: int  # requests that wait for room

@@ -181,12 +181,12 @@ class Library:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
-        self._lock = RLock()  # a signal handler may call an actor meanwhile
+        self._lock = RLock()
         self._held: dict[str, Source] = {}  # the newest of each name
         self._read: dict[str, object] = {}  # the spec with which a module was last read
         self._left_out: dict[str, object] = {}  # the same of those for which there was no room
         self._installed: set[str] = set()  # most of what is loaded
-        self._loaded = 0  # so many modules had been loaded at the last look
+        self.loaded = 0  # so many modules, at the last look
         self._whole = Batch("", b"")  # what a new actor is sent
         self._whole_of = 0  # so many batches
 
@@ -206,7 +206,7 @@ class Library:
 
         For want of room it leaves out the largest, and says so once.
         """
-        if len(sys.modules) != self._loaded:
+        if len(sys.modules) != self.loaded:
             self._update(refuses=False)
 
     def whole(self) -> tuple[Batch, list[str]]:
@@ -247,7 +247,7 @@ class Library:
             if left_out:
                 log.warning("%s", _left_out(total, left_out))
             self._add(found, read, room)
-            self._loaded = loaded
+            self.loaded = loaded
 
     def _new(self, but: dict[str, object]) -> tuple[dict[str, Source], dict[str, object]]:
         """Return the modules that are new or were reloaded, and the specs of all that were read."""

@@ -129,17 +129,12 @@ class Policy:
     @torch.inference_mode()
     def act(self, obs: Tree, begins: NDArray[np.bool_]) -> NDArray[Any]:
         """Actions [B, ...] for observations [B, ...]; where `begins`, the state is reset."""
-        seen = trees.map_tree(torch.from_numpy, obs)
-        if networks.is_recurrent(self._model):
-            fresh = torch.from_numpy(begins)[None]
-            seen = trees.map_tree(lambda x: x[None], seen)
-            policy, _, self._memory = self._model(seen, self._memory, fresh)
-            policy = policy[0]
-        else:
-            policy, _ = self._model(seen)
+        seen = trees.map_tree(lambda x: torch.from_numpy(x)[None], obs)
+        begins_now = torch.from_numpy(begins)[None]
+        policy, _, self._memory = networks.unroll(self._model, seen, self._memory, begins_now)
         if self.greedy:
-            return self._config.best(self._actions, policy).numpy()
-        return self._config.draw(self._actions, policy, self._random).numpy()
+            return self._config.best(self._actions, policy[0]).numpy()
+        return self._config.draw(self._actions, policy[0], self._random).numpy()
 
 
 def telling(

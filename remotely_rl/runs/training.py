@@ -84,6 +84,7 @@ class Train(Generic[C]):
         *,
         run: str | Path | None = None,
         resume: str | Path | None = None,
+        initial: str | Path | None = None,
         hooks: Sequence[Hook] = (),
     ) -> Result:
         """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
@@ -92,7 +93,9 @@ class Train(Generic[C]):
         resumed with another config keeps that one.  A run that has reached a limit of it already
         stays as it is.  `model` is a network of yours, in place of the
         one that fits the observations.  `run` is the folder of a new run, by default one in runs/;
-        `resume` that of an earlier run.  `hooks` are called at moments of the run (`hooks.py`).
+        `resume` that of an earlier run.  `initial` is a run whose model a new run begins with, in
+        the same environment or another one of the same spaces.  `hooks` are called at moments of
+        the run (`hooks.py`).
 
         Raises TrainingError if `run` exists, if `resume` is not a run of this algorithm and
         environment or has no checkpoint, if the model does not fit, and the like.
@@ -102,7 +105,7 @@ class Train(Generic[C]):
             if (result := already_over(self._algorithm, config, resume)) is not None:
                 return result
         begun = begin(
-            self._algorithm, self._config, config, model, run, resume, self._learner, hooks
+            self._algorithm, self._config, config, model, run, resume, self._learner, hooks, initial
         )
         with begun as session, ranks.beside(session, self._loop, self._learner):
             self._loop(session)
@@ -118,6 +121,7 @@ def begin(
     resume: str | Path | None = None,
     learner: type[Learner[C]] = Learner,
     hooks: Sequence[Hook] = (),
+    initial: str | Path | None = None,
 ) -> Session[C]:
     """Makes the session of a run; see `Train`."""
     process, hooks = Process(), hook.checked(hooks)
@@ -127,10 +131,15 @@ def begin(
         if resume is None and run is not None:
             run_folder.check_is_free(Path(run))
         earlier = None if resume is None else _reopened(algorithm, config, run, resume)
+        if initial is not None and resume is not None:
+            raise TrainingError("a resumed run has its own model: use --resume without --initial")
+        start = None if initial is None else RunFolder(Path(initial)).checkpoint
+        if start is not None and not start.exists():
+            raise TrainingError(f"{initial} is no run to begin with: it has no checkpoint.pt")
         config.check_run()
         ranks.check(config)
         seen = probe(config)
-        made = make_learner(config, model, seen, kind=learner)
+        made = make_learner(config, model, seen, kind=learner, initial=start)
         config.check_fits(made.model, made.actions)
         session = _session(algorithm, config, made.model, run, earlier, process, hooks)
     except BaseException:
@@ -267,6 +276,7 @@ def make_learner(
     seen: EnvironmentInfo | None = None,
     *,
     kind: type[L],
+    initial: Path | None = None,
 ) -> L: ...
 def make_learner(
     config: C,
@@ -274,11 +284,13 @@ def make_learner(
     seen: EnvironmentInfo | None = None,
     *,
     kind: Any = Learner,
+    initial: Path | None = None,
 ) -> Any:
     """Makes the model that fits a config's environment, or a model of yours, and its learner.
 
     The input statistics begin with those of a little random play: an update without any kills
-    units for good.
+    units for good.  With `initial`, a checkpoint, they and the weights are those of its model, and
+    the units of values are as they were there.
     """
     seen = seen or probe(config)
     with MODEL_LOCK, one_thread():
@@ -286,7 +298,15 @@ def make_learner(
         network = config.make_model(model, seen.spec, seen.actions)
         if networks.has_normalizer(network):
             networks.update_normalizers(network, trees.map_tree(torch.from_numpy, seen.obs))
-        return kind(config, network, seen.actions)
+        if initial is None:
+            return kind(config, network, seen.actions)
+        saved = run_folder.load_checkpoint(initial)["learner"]
+        run_folder.check_fits(initial, saved["model"], network)
+        network.load_state_dict(saved["model"])
+        made = kind(config, network, seen.actions)
+        if "scale" in saved:
+            made.value_scale = type(made.value_scale)(*saved["scale"])
+        return made
 
 
 def beside(work: Callable[[], object]) -> threading.Thread:

@@ -26,7 +26,7 @@ import zmq
 
 import remotely
 from remotely.api import connection
-from remotely.client import display
+from remotely.client import printing
 from remotely.errors import RemotelyError
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
@@ -74,7 +74,7 @@ class Witnesses:
         def hear(_: object, said: control.Printed) -> None:
             self._heard += ((said.name, line) for line in said.text.splitlines())
 
-        with mock.patch.object(display.Display, "show", hear):
+        with mock.patch.object(printing.Display, "show", hear):
             yield
 
     def ask(self) -> None:

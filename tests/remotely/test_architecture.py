@@ -248,11 +248,8 @@ def test_importing_a_file_needs_what_every_install_has(stem: str) -> None:
 @pytest.mark.parametrize(
     "stem",
     [
-        "api.dispatch",
         "api.group",
         "api.handle",
-        "api.members",
-        "api.method",
         "api.verbs",
         "api.remote_class",
         "engine",

@@ -16,14 +16,13 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.client import inbox
-from remotely.client.cancellation import Cancellation
-from remotely.client.channel import HOLD_ABOVE
+from remotely.api.handle import remote_of
+from remotely.client import channel
+from remotely.client.channel import HOLD_ABOVE, Channel
 from remotely.futures.future import CallFuture
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import arena, codec
-from remotely.values.payload import OutgoingValue
 from tests.clusters import wait_until
 
 
@@ -505,12 +504,12 @@ def test_what_is_too_large_is_told_to_its_caller_and_the_next_call_works(
 @pytest.mark.zeromq
 def test_an_actor_is_made_once_whoever_asks_for_it_again(cluster: str) -> None:
     echo = Echo(7)
-    channel = echo._remotely_remote.channel
-    nothing = OutgoingValue(codec.encode((Echo, (), {})))
+    line = remote_of(echo).channel
+    nothing = codec.encode((Echo, (), {}))
 
     for kind in (Kind.INIT, Kind.PREPARE):
         again: CallFuture[Any] = CallFuture("the actor")
-        channel.send(kind, "", nothing, again, background=True)
+        line.send(kind, "", nothing, again, background=True)
         with pytest.raises(remotely.RemotelyError, match="has been made already"):
             again.result(10)
 
@@ -520,12 +519,12 @@ def test_an_actor_is_made_once_whoever_asks_for_it_again(cluster: str) -> None:
 def test_a_call_that_is_held_is_taken_back_without_a_word_to_the_actor(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox, "LOOK_S", 3600)  # what is held leaves when somebody waits
+    monkeypatch.setattr(channel, "LOOK_S", 3600)  # what is held leaves when somebody waits
     echo = Echo()
     futures = {number: echo.note.submit(number) for number in range(HOLD_ABOVE + 10)}
     held = [number for number, future in futures.items() if not future.running()]
     assert held
-    monkeypatch.setattr(Cancellation, "cancel", lambda *_: False)
+    monkeypatch.setattr(Channel, "cancel", lambda *_, **__: False)
 
     cancelled = {number for number, future in futures.items() if future.cancel()}
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.client import cancellation
+from remotely.client import channel
 from remotely.values import arena
 from tests.clusters import wait_until
 
@@ -217,7 +217,7 @@ def test_an_awaited_call_is_cancelled_with_its_task(here: None, tmp_path: Path) 
 def test_a_cancelled_await_never_stops_the_event_loop(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancellation, "ANSWER_S", 60.0)
+    monkeypatch.setattr(channel, "ANSWER_S", 60.0)
     actor = Noter()
     pid = actor.pid()
     os.kill(pid, signal.SIGSTOP)  # so that it cannot answer

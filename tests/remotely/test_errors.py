@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely.client import channel, delivery
-from remotely.client.connection_monitor import ConnectionMonitor
-from remotely.client.inbox import Inbox
+from remotely.client import channel
+from remotely.transport.connection_monitor import ConnectionMonitor
 from tests.clusters import free_port, wait_until
 
 ExceptionGroup_: Any = getattr(builtins, "ExceptionGroup", None)  # from Python 3.11 on
@@ -367,37 +366,6 @@ def test_a_call_that_ran_may_have_run_although_its_connection_was_never_heard_of
     with pytest.raises(remotely.ActorDied) as died:
         future.result(20)
     assert died.value.may_have_run
-
-
-def test_who_waits_for_a_death_is_woken_while_it_cannot_leave(
-    here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its descriptor goes with its thread: later it may be somebody else's file."""
-    worker = Worker()
-    pid = worker.pid()
-    inboxes: list[Inbox] = []
-    woken: list[bool] = []
-    wait, write, mine = Inbox.wait, os.eventfd_write, delivery.this_thread().wake
-
-    def waits(self: Inbox, *args: Any) -> None:
-        inboxes.append(self)
-        wait(self, *args)
-
-    def writes(fd: int, value: int) -> None:
-        if fd == mine:
-            woken.append(inboxes[-1]._lock._is_owned())
-        write(fd, value)
-
-    monkeypatch.setattr(Inbox, "wait", waits)
-    monkeypatch.setattr(os, "eventfd_write", writes)
-    killer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
-    killer.start()
-    with pytest.raises(remotely.ActorDied):
-        worker.sleep(60)
-    killer.join()
-
-    assert woken
-    assert all(woken)
 
 
 def test_an_unknown_method_is_told_before_the_call_leaves(here: None) -> None:

@@ -207,7 +207,7 @@ def test_it_can_be_awaited_and_gathered_with_others(kind: Kind) -> None:
     assert isinstance(error, Mine)
 
 
-def test_an_await_of_one_that_blocks_leaves_the_loop_to_others(kind: Kind) -> None:
+def test_awaiting_a_slow_call_does_not_block_the_event_loop(kind: Kind) -> None:
     async def main() -> Any:
         blocked: Any = kind.blocked()
         waiting = asyncio.ensure_future(blocked)

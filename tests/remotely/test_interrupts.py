@@ -19,8 +19,10 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.client import delivery, inbox
-from remotely.machine.shield import shield
+from remotely.api.handle import remote_of
+from remotely.client import channel
+from remotely.client.channel import Channel
+from remotely.transport import sockets
 from tests.clusters import wait_until
 
 SMALL, LARGE = 7, np.arange(30_000)  # in one frame; in several, or through memory
@@ -97,17 +99,17 @@ def interrupt_calls(n: int, seed: int, cluster: str) -> None:
         wait_until(functools.partial(_are_told, seen, told), "all are told")
         assert len(seen) == len(told)
     if cluster != "ray":
-        assert echo._remotely_remote.back_pressure.nbytes == 0
+        assert remote_of(echo).back_pressure.nbytes == 0
 
 
 def test_an_interrupt_ends_the_call_that_it_interrupts_and_no_other(cluster: str) -> None:
     interrupt_calls(25, seed=1, cluster=cluster)
 
 
-def test_a_call_that_waits_behind_one_whose_wait_was_interrupted_is_told_so(
+def test_a_call_queued_behind_one_whose_wait_was_interrupted_is_reported(
     here: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(inbox, "TELL_AFTER_S", 0.01)
+    monkeypatch.setattr(channel, "TELL_AFTER_S", 0.01)
     echo = Echo()
     with interrupting() as interrupt:
         interrupt(0.1)
@@ -136,35 +138,55 @@ def test_a_thousand_interrupts_end_the_calls_that_they_interrupt_and_no_other(
     interrupt_calls(1000, seed=2, cluster=cluster)
 
 
-def test_a_signal_handler_may_call_the_actor_for_which_its_thread_waits(cluster: str) -> None:
-    echo = Echo()
-    saved: list[str] = []
-    with interrupting(lambda *_: saved.append(echo.echo("saved"))) as after:
+def test_a_call_in_a_signal_handler_is_refused_and_harms_no_other(here: None) -> None:
+    draw = random.Random(3)
+    echo, other = Echo(), Echo()
+    refused: list[Exception] = []
+
+    def call(*_: object) -> None:
+        acts: list[Callable[[], object]]
+        acts = [lambda: echo.echo(SMALL), lambda: remotely.submit(other.echo, SMALL)]
+        for act in acts:
+            try:
+                act()
+            except remotely.RemotelyError as error:
+                refused.append(error)
+
+    with interrupting(call) as after:
         after(0.1)
         assert echo.echo("slow", seconds=0.4) == "slow"
-    assert saved == ["saved"]
-
-
-def test_a_signal_handler_may_call_at_any_moment(cluster: str) -> None:
-    draw = random.Random(3)
-    echo = Echo()
-    asked: list[int] = []
-    saved: list[Any] = []
-
-    def save(*_: object) -> None:
-        asked.append(len(asked))
-        saved.append(echo.echo(asked[-1]))
-
-    with interrupting(save) as after:
-        for strike in range(50):
+        assert len(refused) == 2
+        assert all("set a flag" in str(error) for error in refused)
+        for _ in range(50):  # it may be between two calls, where nothing is in its way
             after(draw.uniform(20e-6, 3e-3))
-            while len(asked) <= strike:
-                values = [draw.choice((i, i, LARGE)) for i in range(20)]
-                futures = [echo.echo.submit(value) for value in values]
-                assert echo.echo(SMALL) == SMALL
-                for value, future in zip(values, futures, strict=True):
-                    assert np.array_equal(future.result(NO_LATER_THAN_S), value)
-    assert saved == asked
+            futures = [echo.echo.submit(i) for i in range(20)]
+            assert echo.echo(SMALL) == SMALL
+            assert [future.result(NO_LATER_THAN_S) for future in futures] == [*range(20)]
+
+
+def test_a_slow_signal_handler_delays_no_other_actor(
+    here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of sending, say, while the loop has something to do for the same channel."""
+    echo, other = Echo(), Echo()
+    earlier, elsewhere = echo.echo.submit(1), other.echo.submit(2)
+    told: list[int] = []
+    send = sockets.send
+
+    def take_long(*_: object) -> None:
+        for future in (earlier, elsewhere):
+            future.add_done_callback(lambda future: told.append(future.result()))
+        wait_until(lambda: 2 in told, "the other actor's reply is told")
+
+    def send_interrupted(*args: Any) -> None:
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGALRM)
+        send(*args)
+
+    with interrupting(take_long):
+        monkeypatch.setattr(sockets, "send", send_interrupted)
+        assert echo.echo(3) == 3
+    wait_until(lambda: sorted(told) == [1, 2], "all are told")
 
 
 def test_a_reply_that_was_taken_is_handed_over_although_its_actor_ends_meanwhile(
@@ -173,16 +195,16 @@ def test_a_reply_that_was_taken_is_handed_over_although_its_actor_ends_meanwhile
     echo = Echo()
     for _ in range(3):
         echo.echo(LARGE)  # from the second on through memory, which ends with the channel
-    channel = echo._remotely_remote.channel
-    wait_until(lambda: channel._memory.peer and not channel._pending, "memory is shared")
-    hand_over = delivery.hand_over
+    line = remote_of(echo).channel
+    deliver = Channel.deliver
 
-    def end_and_hand_over(own: delivery.ThreadState) -> None:
-        if any(future.what.endswith(".echo") for _, future, _ in own.arrived):
-            channel.end(lambda may: remotely.ActorDied("ended on purpose", may_have_run=may))
-        hand_over(own)
+    def end_and_deliver(self: Channel, future: Any, reply: Any) -> None:
+        if future.what.endswith(".echo"):
+            self.end(lambda may: remotely.ActorDied("ended on purpose", may_have_run=may))
+            wait_until(lambda: line.ended is not None, "it has ended")
+        deliver(self, future, reply)
 
-    monkeypatch.setattr(delivery, "hand_over", end_and_hand_over)
+    monkeypatch.setattr(Channel, "deliver", end_and_deliver)
     assert (echo.echo(LARGE) == LARGE).all()
 
 
@@ -193,17 +215,3 @@ def test_a_done_callback_may_wait_for_a_call_whose_reply_came_with_its_own(here:
     first.add_done_callback(lambda _: waited.append(second.result(NO_LATER_THAN_S)))
     assert first.result(NO_LATER_THAN_S) == 1
     wait_until(lambda: waited == [2], "the callback has run")
-
-
-def test_the_callbacks_of_calls_that_end_with_their_actor_can_be_interrupted(
-    here: None,
-) -> None:
-    echo = Echo()
-    shielded: list[int] = []
-    futures = [echo.echo.submit(i, seconds=60) for i in range(3)]
-    for future in futures:
-        future.add_done_callback(lambda _: shielded.append(shield._depth))
-    channel = echo._remotely_remote.channel
-    channel.end(lambda may: remotely.ActorDied("ended on purpose", may_have_run=may))
-    assert shielded == [0, 0, 0]
-    remotely.kill(echo)

@@ -22,8 +22,8 @@ import pytest
 
 import remotely
 from remotely.actor.preparation import Sender
-from remotely.client import log_listener
-from remotely.client.log_listener import LogListener
+from remotely.client import printing
+from remotely.client.printing import LogListener
 from remotely.protocol import control
 from remotely.reporting import log_records
 from remotely.worker import output
@@ -541,8 +541,8 @@ def test_a_handler_that_raises_or_waits_harms_nothing(
 def test_what_slow_handlers_leave_when_a_script_ends_is_counted_and_told(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_listener, "CLOSE_S", 0.0)
-    monkeypatch.setattr(log_listener, "MAX_WAITING", 2)
+    monkeypatch.setattr(printing, "CLOSE_S", 0.0)
+    monkeypatch.setattr(printing, "MAX_WAITING", 2)
     busy, go_on = threading.Event(), threading.Event()
 
     def is_slow(record: logging.LogRecord) -> bool:

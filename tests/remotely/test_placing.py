@@ -651,10 +651,10 @@ def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
 
         client = done(RealClient, world.address, world.client_key, Shipment())
         if life:
-            actor = client._actors.new(World, Options(), 1)
+            actor = client._actors.new(World, Options(), 1, "")
             actor.expect_life(life)
             actor.made_from = NOTHING, Options()
-            made = script.submit(client._restarts.restart, actor)
+            made = script.submit(client._actors.restart, actor)
         else:
             made = script.submit(client.place, World, (), {}, Options(), 1)
         born = worker.hears(control.Spawn)
@@ -686,11 +686,11 @@ def test_an_actor_that_was_given_up_is_not_made_again_when_its_end_is_told(
         connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
         world.until(connecting.done)
         client = connecting.result()
-        actor = client._actors.new(World, Options(max_restarts=1), 1)
+        actor = client._actors.new(World, Options(max_restarts=1), 1, "")
         actor.made_from = NOTHING, Options(max_restarts=1)
         actor.ended = lambda may: ActorDied("could not be restarted", may_have_run=may)
         told = control.Obituary(actor=actor.actor, life=0, restarting=True)
-        client._restarts.hear_of_death(told)
+        client._actors.hear_of_death(told)
         assert actor.request.life == 0
         leaving = script.submit(client.shutdown)
         world.until(leaving.done)
@@ -705,12 +705,12 @@ def test_an_actor_whose_last_handle_goes_while_it_is_restarted_ends(
         connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
         world.until(connecting.done)
         client = connecting.result()
-        monkeypatch.setattr(client._factory, "start", lambda _, place, *rest: [place])
-        actor = client._actors.new(World, Options(max_restarts=1), 1)
+        monkeypatch.setattr(client._actors, "start", lambda _, place, *rest: [place])
+        actor = client._actors.new(World, Options(max_restarts=1), 1, "")
         client.release(actor)
         actor.expect_life(1)
         actor.made_from = NOTHING, Options(max_restarts=1)
-        remade = script.submit(client._restarts.restart, actor)
+        remade = script.submit(client._actors.restart, actor)
         worker.spawns(actor.actor)
         assert worker.hears(control.End).actor == actor.actor
         worker.buries(actor.actor, life=1, asked=True)

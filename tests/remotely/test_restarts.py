@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.api.dispatch import remote_of
-from remotely.client.actor_state import ActorState
+from remotely.api.handle import remote_of
+from remotely.client.channels import ActorState
 from tests.clusters import wait_until
 
 

@@ -45,6 +45,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[impala.Config, Any]]:
         model: Any,
         run: str | None,
         resume: str | None,
+        initial: str | None,
         hooks: Any,
     ) -> session.Result:
         asked.append((config, model))

@@ -39,9 +39,10 @@ def described(bench: Benchmark, command: str, rounds: int) -> dict[str, str]:
 def filled(page: str, run: Run, figures: Figures) -> str:
     """Return the page with the text between each pair of marks replaced."""
     head, lines = table.measured(BENCH.rows, figures, BENCH.titles)
+    bars = [row[:-1] for row in table.bars(BENCH.rows, figures, BENCH.titles)]  # others: below
     texts = {
         "run": run_table(run),
-        "bars": markdown(table.HEAD, table.bars(BENCH.rows, figures, BENCH.titles)),
+        "bars": markdown([*table.HEAD[:-1]], bars),
         "systems": markdown(head, lines),
     }
     for name, text in texts.items():

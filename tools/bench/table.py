@@ -92,7 +92,9 @@ def _others(row: Row, figures: Figures, titles: dict[str, str]) -> str:
         for system in titles
         if system != row.of
     ] + [
-        (term.title, term.figure, figures.spread(term.system, term.figure)) for term in beside(row)
+        (term.title, term.figure, figures.spread(term.system, term.figure))
+        for term in beside(row)
+        if term.figure != row.figure  # else its system has been named
     ]
     return "; ".join(
         f"{title} {shown(figure, spread.median)}" for title, figure, spread in found if spread

@@ -8,7 +8,7 @@
 3  That thread settles the future, which wakes whoever waits for it.  It runs no callbacks, so a
    callback may wait for another call.
 4  A third thread runs the done-callbacks, one after the other.
-5  A loss may have the call sent again (calling/retries.py): 1 follows.
+5  A loss may have the call sent again (calling/send_queue.py): 1 follows.
 """
 
 import contextlib
@@ -23,10 +23,9 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import RayError
 
+from remotely.calling.actor import unsent_sources
 from remotely.calling.back_pressure import Room
-from remotely.calling.retries import RetriedFuture
-from remotely.calling.send_queue import SendQueues, Turn
-from remotely.calling.sources import unsent
+from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.engine import RemoteActor
 from remotely.engines.ray.actor import HostedActor
 from remotely.engines.ray.host import NOT_RUN, received
@@ -53,7 +52,7 @@ _NOTHING_REFERRED = Referred()
 
 
 class Message(NamedTuple):
-    """What is sent: the same bytes for each actor, and for each try."""
+    """A message: the same bytes for each actor, and for each try."""
 
     kind: Kind
     name: str
@@ -63,35 +62,6 @@ class Message(NamedTuple):
 
     def owned(self) -> "Message":
         return self._replace(value=own(self.value, lends=False))
-
-
-class Reply:
-    """What is to come for one call.  The receiver of its future."""
-
-    def __init__(self, actor: HostedActor, route: bytes, ref: Any) -> None:
-        self.ref = ref  # Ray's, until it is there; passed on meanwhile, it arrives as what it is
-        self.life = actor.life
-        self._host, self._route = actor.host, route
-
-    def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
-        future.block(timeout)
-
-    def attend(self) -> None:
-        """It is delivered in any case."""
-
-    attend_soon = attend
-
-    def holds(self, future: CallFuture[Any]) -> bool:
-        return False
-
-    def recall(self, future: CallFuture[Any]) -> bool:
-        return False
-
-    def cancel(self, future: CallFuture[Any], waits: bool) -> bool:
-        with contextlib.suppress(RayError):
-            asked = self._host.cancel.remote(self._route, future.call_id)
-            return waits and bool(ray.get(asked, timeout=CANCEL_S))
-        return False
 
 
 class Worker:
@@ -123,6 +93,39 @@ class Worker:
             except Exception:  # the rest still has to be done
                 log.exception("%s failed", self._thread.name)
             del work
+
+
+class Reply:
+    """The outcome that is to come for one call: the receiver of its future."""
+
+    def __init__(self, actor: HostedActor, route: bytes, ref: Any, arrivals: Worker) -> None:
+        self.ref = ref  # Ray's, until it is there; passed on meanwhile, it arrives as what it is
+        self.life = actor.life
+        self._host, self._route = actor.host, route
+        self._arrivals = arrivals
+
+    def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
+        if self._arrivals.is_here():
+            raise RemotelyError(
+                f"{future.what} cannot be waited for here, where the outcome of another call is "
+                "unpickled: its own outcome would arrive on this very thread"
+            )
+        future.block(timeout)
+
+    def receive_in_background(self) -> None:
+        """It is delivered in any case."""
+
+    def holds(self, future: CallFuture[Any]) -> bool:
+        return False
+
+    def recall(self, future: CallFuture[Any]) -> bool:
+        return False
+
+    def cancel(self, future: CallFuture[Any], waits: bool) -> bool:
+        with contextlib.suppress(RayError):
+            asked = self._host.cancel.remote(self._route, future.call_id)
+            return waits and bool(ray.get(asked, timeout=CANCEL_S))
+        return False
 
 
 class Calls:
@@ -309,7 +312,7 @@ class Calls:
             actor.take_new_route()
             raise
         future.call_id = number
-        future.receiver = reply = Reply(actor, route, ref)
+        future.receiver = reply = Reply(actor, route, ref, self._arrivals)
         self._pending.add(future)
 
         def hear(done: Future[Any]) -> None:
@@ -322,7 +325,7 @@ class Calls:
 
     def _send_sources(self, actor: HostedActor) -> None:
         """Send the modules that an actor may lack."""
-        batches, actor.learnt = unsent(actor, actor.life, actor.learnt)
+        batches, actor.learnt = unsent_sources(actor, actor.life, actor.learnt)
         for digest, content in batches:
             value = Encoded((), (memoryview(content),))
             self._transmit(actor, Message(Kind.SOURCES, digest, value), CallFuture("the actor"))

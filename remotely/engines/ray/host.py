@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import psutil
@@ -31,6 +31,9 @@ from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S
 from remotely.reporting.cluster_status import ActorStatus, ClientStatus
 from remotely.values import codec
+
+if TYPE_CHECKING:
+    from remotely.actor.hosted import Hosted
 
 CONTROL, WAITS = "control", "waits"  # the concurrency groups
 LOOK_EVERY_S = 1.0  # at the memory, and whether there is an object
@@ -72,11 +75,11 @@ def writable(buffer: Any) -> memoryview:
     return np.frombuffer(flat, np.uint8).copy().data if flat.nbytes else flat
 
 
-# --- what a host is told, and tells ---------------------------------------------------------------
+# --- the description, place and state of a host ---------------------------------------------------
 
 
 class Birth(NamedTuple):
-    """What a host is told before it is given an object."""
+    """The description of an actor, for its host, before that is given an object."""
 
     actor: str  # its id
     name: str
@@ -89,7 +92,7 @@ class Birth(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a host has come to be."""
+    """The place of a host."""
 
     pid: int
     machine: str
@@ -98,35 +101,11 @@ class Place(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a host is and does."""
+    """The state of a host."""
 
     birth: Birth
     status: ActorStatus
     is_leaving: bool  # it was asked to end
-
-
-class Hosted(Protocol):
-    """What the servant offers to its host."""
-
-    is_closing: bool  # no call runs any more, and the object is being closed
-
-    def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
-        """Run a message; its reply goes to `Host.reply`."""
-
-    def cancel(self, route: bytes, call_id: int) -> bool:
-        """Have a call not begin; return whether that was in time."""
-
-    def stop(self) -> None:
-        """Begin no further call, and close the object."""
-
-    def end_if_stopped(self) -> None:
-        """On the thread that runs messages: close the object, if that is due."""
-
-    def is_made(self) -> bool:
-        """Tell whether there is an object, or its constructor runs."""
-
-    def state(self) -> dict[str, Any]:
-        """Return what it is doing, by fields of ActorStatus."""
 
 
 # --- the hosts ------------------------------------------------------------------------------------

@@ -30,8 +30,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from remotely.calling import sources
-from remotely.calling.actor import EndError, Names, restart
+from remotely.calling.actor import EndError, Names, restart, whole_sources
 from remotely.engine import Engine, Options
 from remotely.engines.ray.actor import (
     NAMESPACE,
@@ -207,7 +206,7 @@ class Placing:
         self, actor: HostedActor, encoded: Encoded, options: Options, beside: Any
     ) -> CallFuture[Any]:
         """Send settings, code, files, and what the object is made of."""
-        content, actor.learnt = sources.whole(actor, actor.life)
+        content, actor.learnt = whole_sources(actor, actor.life)
         prepare = shipping.prepare(
             ray.get_runtime_context().get_job_id(),
             this_machine.identity(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from remotely.calling.retries import RetriedFuture
+from remotely.calling.send_queue import RetriedFuture
 from remotely.engines.ray.host import received, sendable
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Put
@@ -58,7 +58,7 @@ def put_beside(encoded: Encoded) -> Any:
 
 
 class Referred:
-    """What the arguments of a call refer to.  Ray's references are made once, for all actors."""
+    """The references of a call's arguments, made once for all actors."""
 
     def __init__(self, named: Sequence[Named] = ()) -> None:
         self._named = named

@@ -18,7 +18,8 @@ import pytest
 
 import remotely
 from remotely.api import connection
-from remotely.api.method import GroupMethod, Method
+from remotely.api.group import GroupMethod
+from remotely.api.handle import Method
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NotPicklable
 
@@ -192,7 +193,7 @@ def test_an_attribute_that_is_a_method_in_one_member_alone_is_one_there(place: s
     assert (first(), second) == (7, 1)
 
 
-def test_a_delegated_name_that_nobody_has_is_an_attribute_error(place: str) -> None:
+def test_a_missing_delegated_name_is_an_attribute_error(place: str) -> None:
     wrapper = Wrapper()
     with pytest.raises(AttributeError, match="no_such"):
         wrapper.no_such()
@@ -223,7 +224,7 @@ class Fluent:
         return self.steps.pop(0)
 
 
-def test_a_method_that_returns_its_object_returns_the_handle(place: str) -> None:
+def test_returning_self_returns_the_handle(place: str) -> None:
     fluent = Fluent()
     same = fluent.then("a").then("b")
     assert is_handle(same)
@@ -356,7 +357,7 @@ class Told(Numbers):
     __repr__ = __str__
 
 
-def test_what_a_class_says_that_it_has_not_its_handle_has_not(place: str) -> None:
+def test_a_handle_lacks_special_methods_that_its_class_sets_to_none(place: str) -> None:
     with pytest.raises(TypeError, match="not iterable"):
         iter(Told(1))
 
@@ -439,7 +440,7 @@ class Unpicklable(Exception):
         raise TypeError("not I")
 
 
-def test_an_error_that_cannot_travel_is_told_in_words(on_cluster: None, log: Any) -> None:
+def test_an_error_that_does_not_pickle_reaches_exit_as_text(on_cluster: None, log: Any) -> None:
     with pytest.raises(Unpicklable), with_log(log)():
         raise Unpicklable("secret")
     assert log() == ["RemotelyError(Unpicklable: secret)"]
@@ -561,13 +562,11 @@ class ShowsItself:
         return {"text/plain": "my own"}
 
 
-def test_a_class_that_shows_itself_in_notebooks_does_so(place: str) -> None:
+def test_a_class_may_define_its_own_notebook_display(place: str) -> None:
     assert ShowsItself()._repr_mimebundle_() == {"text/plain": "my own"}
 
 
-def test_tools_that_ask_for_names_of_their_own_ask_nobody_over_there(
-    on_cluster: None, tmp_path: Any
-) -> None:
+def test_attributes_that_tools_probe_for_are_not_remote(on_cluster: None, tmp_path: Any) -> None:
     heavy = Heavy()
     working = heavy.work.submit(str(tmp_path / "go"))
     asked = threading.Thread(target=lambda: [getattr(heavy, name, 0) for name in TOOLS_ASK_FOR])

@@ -105,7 +105,7 @@ def test_calls_after_one_that_waits_for_a_future_keep_their_order(on_cluster: No
     assert [future.result() for future in futures] == [0, 1, 2, 3, 4]
 
 
-def test_a_future_is_no_result_and_nothing_else_is_a_reference(on_cluster: None) -> None:
+def test_a_future_cannot_be_returned_and_only_a_future_can_be_referenced(on_cluster: None) -> None:
     with pytest.raises(NotPicklable, match="is a future"):
         Adder().future()
     with pytest.raises(TypeError, match=r"takes the future of a call.*put\(\) takes a value"):

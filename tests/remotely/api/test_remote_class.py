@@ -150,7 +150,7 @@ def test_a_handle_has_static_and_class_methods_properties_and_class_attributes()
     assert counter.unit == "apples"
 
 
-def test_wrong_constructor_arguments_are_told_as_python_tells_them() -> None:
+def test_wrong_constructor_arguments_raise_pythons_own_error() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'start'"):
         Counter()  # type: ignore[call-arg]
 
@@ -165,7 +165,7 @@ def test_a_subclass_of_a_remote_class_is_remote_too(engine: Recorder) -> None:
     assert engine.placed[0].cls is Undecorated
 
 
-def test_a_subclass_has_the_options_of_its_base_until_it_has_its_own(engine: Recorder) -> None:
+def test_a_subclass_inherits_the_options_of_its_base(engine: Recorder) -> None:
     class Child(Decorated):
         pass
 
@@ -299,7 +299,7 @@ def test_a_new_that_gives_something_else_is_not_initialised() -> None:
     assert construct.construct(Never, (), {}) == 42
 
 
-def test_a_subclass_with_a_new_of_its_own_is_told_to_be_decorated(engine: Recorder) -> None:
+def test_a_subclass_with_its_own_new_has_to_be_decorated(engine: Recorder) -> None:
     class Child(Counter):
         def __new__(cls, start: int) -> "Child":
             return super().__new__(cls)
@@ -658,7 +658,7 @@ def test_options_may_be_changed_again_and_given_to_a_group(engine: Recorder) -> 
     assert type(remotely.local(twice, 5)) is Decorated
 
 
-def test_an_unknown_option_is_told_with_the_nearest() -> None:
+def test_an_unknown_option_raises_an_error_that_suggests_the_closest() -> None:
     with pytest.raises(TypeError, match="no option 'cpu'; did you mean 'cpus'"):
         remotely.remote_class(cpu=1)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="no option 'max_restart'; did you mean 'max_restarts'"):
@@ -667,7 +667,7 @@ def test_an_unknown_option_is_told_with_the_nearest() -> None:
         remotely.options(Counter, xyzzy=1)
 
 
-def test_an_option_among_the_arguments_of_the_constructor_is_told_where_it_belongs() -> None:
+def test_an_option_passed_to_the_constructor_raises_an_error_that_says_where_it_belongs() -> None:
     @remotely.remote_class
     class Named:
         def __init__(self, name: str = "", **more: int) -> None:
@@ -742,12 +742,12 @@ def test_an_option_of_one_instance_is_not_one_of_the_class(of_an_instance: Any) 
         ("detached", 1),
     ],
 )
-def test_a_bad_value_is_told_when_it_is_given(name: str, value: Any) -> None:
+def test_a_bad_option_value_raises_at_once(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=name):
         remotely.options(Counter, **{name: value})
 
 
-def test_what_is_no_class_cannot_be_remote() -> None:
+def test_only_classes_can_be_remote() -> None:
     with pytest.raises(TypeError, match="is for classes"):
         remotely.remote_class(lambda: 1)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="is for classes"):
@@ -755,7 +755,7 @@ def test_what_is_no_class_cannot_be_remote() -> None:
 
 
 @pytest.mark.parametrize("use", [remotely.options, remotely.local, as_placeable])
-def test_a_plain_class_is_told_to_be_decorated(use: Any) -> None:
+def test_a_plain_class_raises_an_error_that_asks_for_the_decorator(use: Any) -> None:
     class Plain:
         pass
 

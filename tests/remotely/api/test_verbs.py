@@ -54,7 +54,7 @@ def test_a_borrowed_actor_may_be_killed_and_a_restart_does_not_bring_it_back(
         mine.work(0)
 
 
-def test_status_tells_of_actors_and_of_clients(place: str) -> None:
+def test_status_lists_actors_and_clients(place: str) -> None:
     stubborn = remotely.options(Stubborn, name=f"seen-{place}")()
     found = remotely.status()
     (actor,) = [actor for actor in found.actors if actor.name == f"seen-{place}"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import remotely
+from remotely.api.handle import remote_of
 from remotely.calling import back_pressure
 from remotely.calling.back_pressure import BackPressure, ByteBudget
 from remotely.client.client import MAX_DESCRIPTORS
@@ -50,11 +51,7 @@ class Service:
         self.stopped.set()
 
 
-def remote_of(actor: Any) -> Any:
-    return actor._remotely_remote
-
-
-def test_calls_in_flight_are_bounded_a_handle_and_all_are_answered_in_order(
+def test_calls_in_flight_are_limited_per_actor_and_answered_in_order(
     here: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(back_pressure, "MAX_CALLS", 40)
@@ -67,7 +64,7 @@ def test_calls_in_flight_are_bounded_a_handle_and_all_are_answered_in_order(
     assert caplog.text.count("have no result yet") == 1
 
 
-def test_bytes_in_flight_are_bounded_a_handle(
+def test_bytes_in_flight_are_limited_per_actor(
     here: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(back_pressure, "MAX_BYTES", 3_500_000)
@@ -82,7 +79,7 @@ def test_bytes_in_flight_are_bounded_a_handle(
     assert caplog.text.count("have no result yet") == 1
 
 
-def test_a_future_whose_value_is_large_makes_its_call_wait_for_none_behind_it(
+def test_a_call_with_a_large_future_leaves_before_calls_made_after_it(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They take up all room, and leave after it."""
@@ -92,15 +89,6 @@ def test_a_future_whose_value_is_large_makes_its_call_wait_for_none_behind_it(
     made = maker.give.submit(1_000_000)
     futures = [slow.work.submit(made), *(slow.work.submit(value) for _ in range(6))]
     assert [future.result(20) for future in futures] == list(range(1, 8))
-
-
-def test_a_value_larger_than_the_bound_goes_alone(
-    here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(back_pressure, "MAX_BYTES", 100_000)
-    slow = Slow()
-    futures = [slow.work.submit(np.zeros(1_000_000, np.uint8)) for _ in range(3)]
-    assert [future.result() for future in futures] == [1, 2, 3]
 
 
 def test_a_done_callback_that_submits_is_never_held_back(
@@ -121,7 +109,9 @@ def test_a_done_callback_that_submits_is_never_held_back(
     assert over.wait(20)
 
 
-def test_a_dead_actor_holds_nobody_back(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_does_not_wait_for_room_at_a_dead_actor(
+    here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(back_pressure, "MAX_CALLS", 5)
     slow = Slow()
     futures = [slow.work.submit(seconds=60.0) for _ in range(5)]
@@ -223,7 +213,7 @@ def test_a_call_is_counted_once_and_until_its_outcome() -> None:
 # --- the budget of a process ----------------------------------------------------------------------
 
 
-def test_who_waits_for_the_budget_goes_on_when_there_is_room() -> None:
+def test_waiting_for_the_budget_ends_when_there_is_room() -> None:
     budget = ByteBudget(100)
     assert budget.take(60)
     assert not budget.take(50)
@@ -243,7 +233,7 @@ def test_who_waits_for_the_budget_goes_on_when_there_is_room() -> None:
     assert went_on.is_set()
 
 
-def test_the_first_and_who_may_not_wait_pass_at_once() -> None:
+def test_the_first_value_and_forced_values_do_not_wait_for_the_budget() -> None:
     budget = ByteBudget(100)
     budget.wait_for_room(1000)
     assert budget.take(1000)

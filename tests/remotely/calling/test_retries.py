@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from remotely.calling.retries import RetriedFuture
+from remotely.calling.send_queue import RetriedFuture
 from remotely.errors import ActorDied, CallTimeout, WorkerLost
 from remotely.futures.future import CallFuture
 from tests.clusters import wait_until
@@ -31,14 +31,14 @@ def lost_and_then(*outcomes: object, retries: int) -> tuple[RetriedFuture, list[
 
 
 @pytest.mark.parametrize("lost", [ActorDied("x"), WorkerLost("x")])
-def test_a_lost_outcome_is_asked_for_again_by_itself(lost: Exception) -> None:
+def test_a_call_whose_outcome_is_lost_is_sent_again(lost: Exception) -> None:
     future, made = lost_and_then(lost, lost, 7, retries=2)
     wait_until(future.done, "nobody had to ask")
     assert future.result() == 7
     assert made == [3]
 
 
-def test_after_the_last_retry_the_loss_is_told() -> None:
+def test_after_the_last_retry_the_loss_is_raised() -> None:
     future, made = lost_and_then(ActorDied("first"), ActorDied("second"), retries=1)
     with pytest.raises(ActorDied, match="second"):
         future.result(timeout=10)
@@ -69,7 +69,7 @@ def test_a_timeout_is_no_loss_and_holds_for_all_tries_together() -> None:
     assert future.result() == 1
 
 
-def test_who_is_to_be_told_is_told_of_the_last_try() -> None:
+def test_done_callbacks_run_after_the_last_try() -> None:
     told: list[object] = []
     future = RetriedFuture("a call", None, lambda f: f.set_result(5), 1)
     future.add_done_callback(lambda future: told.append(future.result()))

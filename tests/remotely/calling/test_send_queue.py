@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from remotely.calling.actor import CalledActor
-from remotely.calling.retries import RetriedFuture
-from remotely.calling.send_queue import SendQueues, Turn
+from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.errors import ActorDied, NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.values.owned import NOTHING, Owned
@@ -121,7 +120,7 @@ def settled(future: CallFuture[Any]) -> None:
 
 @pytest.mark.parametrize("done", [cancelled, settled])
 @pytest.mark.parametrize("connected", [True, False])
-def test_a_call_that_is_done_while_it_waits_never_leaves_and_holds_up_none(
+def test_a_call_that_is_done_while_it_waits_never_leaves_and_delays_no_other(
     line: Line, done: Callable[[CallFuture[Any]], None], connected: bool
 ) -> None:
     """It waits for something that it needs, or for a connection, on the thread that sends."""
@@ -182,7 +181,7 @@ def test_a_call_that_cannot_be_sent_has_the_error_and_the_next_one_leaves(line: 
     assert results(second) == ["2"]
 
 
-def test_when_it_is_closed_every_call_that_waits_is_told_and_so_are_later_ones(line: Line) -> None:
+def test_closing_the_queues_fails_waiting_and_later_calls(line: Line) -> None:
     actor = line.actor("a")
     waiting = line.call(actor, "1", Future[None]())
     line.queues.close(NotConnected("shut down"))
@@ -190,7 +189,7 @@ def test_when_it_is_closed_every_call_that_waits_is_told_and_so_are_later_ones(l
         assert isinstance(future.exception(NO_LATER_THAN_S), NotConnected)
 
 
-def test_who_would_wait_for_itself_is_told(line: Line) -> None:
+def test_a_wait_that_could_never_end_raises_an_error(line: Line) -> None:
     def refuse(actor: CalledActor, future: CallFuture[Any], has_needs: bool) -> None:
         assert has_needs
         raise RemotelyError(f"{future.what} of {actor.name} is received on this very thread")

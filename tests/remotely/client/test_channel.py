@@ -1,4 +1,4 @@
-"""Who receives, when several threads use the connection to one actor."""
+"""Which thread receives when several use the connection to one actor, and how a connection ends."""
 
 import os
 import select
@@ -12,18 +12,19 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely.client import channel, delivery, inbox
-from remotely.client.channel import Channel
-from remotely.client.inbox import Inbox
+from remotely.api.handle import remote_of
+from remotely.client import channel
+from remotely.client.channel import this_thread
+from remotely.client.end_errors import end_error
 from remotely.futures.future import CallFuture
-from remotely.protocol import control
+from remotely.protocol.control import Obituary
 from remotely.protocol.wire import Kind
 from remotely.transport import sockets
 from remotely.values import codec
-from remotely.values.payload import OutgoingValue
 from tests.clusters import wait_until
 
 NO_LATER_THAN_S = 10.0
+NEVER = Path("/never")
 
 
 @remotely.remote_class
@@ -31,7 +32,8 @@ class Echo:
     def echo(self, value: Any) -> Any:
         return value
 
-    def give_up(self) -> None:
+    def give_up_once_there_is(self, path: Path) -> None:
+        wait_until(path.exists, "it may give up")
         raise KeyboardInterrupt
 
     def echo_once_there_is(self, path: Path, value: Any) -> Any:
@@ -40,239 +42,102 @@ class Echo:
         return value
 
 
-def by_a_wait(_: Channel, future: CallFuture[Any]) -> None:
+def an_echo() -> tuple[Any, Any]:
+    """An actor of which nothing is on its way, and its channel."""
+    echo: Any = Echo()
+    line = remote_of(echo).channel
+    echo.echo(0)
+    wait_until(lambda: not line.unanswered, "what opened the line is answered too")
+    return echo, line
+
+
+def on_the_loop(act: Callable[[], object]) -> None:
+    """Run something on the thread of the client's loop, where done-callbacks run."""
+    done = threading.Event()
+    future = remotely.submit(Echo().echo, 1)
+    future.add_done_callback(lambda _: act())
+    future.add_done_callback(lambda _: done.set())
+    assert done.wait(NO_LATER_THAN_S)
+
+
+# --- who receives ---------------------------------------------------------------------------------
+
+
+def by_a_wait(future: CallFuture[Any], _: pytest.MonkeyPatch) -> None:
     threading.Thread(target=future.exception, daemon=True).start()
 
 
-def by_a_callback(_: Channel, future: CallFuture[Any]) -> None:
+def by_a_callback(future: CallFuture[Any], _: pytest.MonkeyPatch) -> None:
     future.add_done_callback(lambda _: None)
 
 
-def by_the_loop(line: Channel, _: CallFuture[Any]) -> None:
-    line._loop.call(line._inbox._look)
+def by_the_loop(_: CallFuture[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks by itself, after LOOK_S."""
 
 
 @pytest.mark.parametrize("sent", [by_a_wait, by_a_callback, by_the_loop])
-def test_a_thread_that_sleeps_is_woken_though_whoever_sent_held_calls_was_told_of_its_reply(
+def test_the_leader_is_woken_if_another_thread_takes_in_its_reply_while_it_goes_to_sleep(
     here: None,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    sent: Callable[[Channel, CallFuture[Any]], None],
+    sent: Callable[[CallFuture[Any], pytest.MonkeyPatch], None],
 ) -> None:
+    """That thread uses the socket to send the calls that are held, and swallows the edge."""
     monkeypatch.setattr(channel, "HOLD_ABOVE", 0)
-    monkeypatch.setattr(inbox, "LOOK_S", 60.0)
-    echo = Echo()
-    line = echo._remotely_remote.channel
-    told = threading.Event()
-    sleep, send = Inbox._sleep, sockets.send
+    monkeypatch.setattr(channel, "LOOK_S", 0.3 if sent is by_the_loop else 60.0)
+    echo, _ = an_echo()
+    goes_to_sleep, is_here = threading.Event(), threading.Event()
+    send, poll = sockets.send, select.poll
 
-    def sleep_once_told(*args: Any) -> None:
-        assert told.wait(NO_LATER_THAN_S)
-        sleep(*args)
+    class LatePoll:
+        """Sleeps only once the reply is there, and taken in by another thread."""
 
-    def send_and_be_told(socket: Any, *args: Any, **how: Any) -> None:
-        send(socket, *args, **how)
-        if socket is line._socket and not told.is_set():
-            (tmp_path / "answer").touch()
-            wait_until(lambda: sockets.readable(socket), "the reply is there")
-            told.set()
+        def __init__(self) -> None:
+            self._poll = poll()
+            self.register = self._poll.register
 
-    monkeypatch.setattr(Inbox, "_sleep", sleep_once_told)
-    first = echo.echo_once_there_is.submit(tmp_path / "answer", 1)
+        def poll(self, timeout_ms: float | None = None) -> Any:
+            if threading.current_thread() is sleeper:
+                goes_to_sleep.set()
+                assert is_here.wait(NO_LATER_THAN_S)
+            return self._poll.poll(timeout_ms)
+
+    def send_and_take_in(socket: Any, frames: Any) -> None:
+        monkeypatch.setattr(sockets, "send", send)
+        send(socket, frames)
+        (tmp_path / "answer").touch()
+        wait_until(lambda: sockets.readable(socket), "the reply is there")
+        is_here.set()
+
     values: list[Any] = []
+    first = echo.echo_once_there_is.submit(tmp_path / "answer", 1)
     sleeper = threading.Thread(target=lambda: values.append(first.result()), daemon=True)
+    monkeypatch.setattr(select, "poll", LatePoll)
     sleeper.start()
-    wait_until(lambda: line._inbox._leader is not None, "it is about to sleep")
-    monkeypatch.setattr(sockets, "send", send_and_be_told)
+    assert goes_to_sleep.wait(NO_LATER_THAN_S)
+    monkeypatch.setattr(sockets, "send", send_and_take_in)
     second = echo.echo.submit(2)
-    assert line._inbox.holds(second)
-    sent(line, second)
+    assert not second.running()  # it is held
+    sent(second, monkeypatch)
     sleeper.join(NO_LATER_THAN_S)
     assert values == [1]
     assert second.result(NO_LATER_THAN_S) == 2
 
 
-@pytest.mark.parametrize("another_leads", [False, True])
 def test_a_reply_that_has_arrived_is_found_without_any_time_to_wait(
-    embedded: None, another_leads: bool
+    embedded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    echo, line = an_echo()
-    with line._lock:  # nobody else takes it
-        future = echo.echo.submit(1)
-        wait_until(lambda: sockets.readable(line._socket), "the reply is there")
-        if another_leads:
-            line._inbox._leader = leader = os.eventfd(0, os.EFD_CLOEXEC)
+    monkeypatch.setattr(channel, "LOOK_S", 60.0)  # nobody else takes it
+    echo, _ = an_echo()
+    future = echo.echo.submit(1)
+
+    def is_found() -> bool:
         try:
-            assert future.result(timeout=0) == 1
-        finally:
-            if another_leads:
-                line._inbox._leader = None
-                os.close(leader)
+            return bool(future.result(timeout=0) == 1)
+        except remotely.CallTimeout:
+            return False
 
-
-def test_a_handler_that_interrupts_a_call_with_its_lock_held_may_ask_the_master(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    echo, line = an_echo()
-    client = echo._remotely_remote.engine
-    drain = Inbox.drain
-    answers: list[object] = []
-
-    def ask(*_: object) -> None:
-        question = client._session.ask(lambda ticket: control.AskStatus(ticket=ticket))
-        answers.append(question.result(NO_LATER_THAN_S))
-
-    def drain_interrupted(self: Inbox, arrived: Any) -> None:
-        drain(self, arrived)
-        if threading.current_thread() is threading.main_thread() and not answers:
-            for act in (line._inbox._look, line._inbox._hear, line._inbox._attend, line.tend):
-                line._loop.call(act)
-            signal.raise_signal(signal.SIGUSR1)
-
-    monkeypatch.setattr(Inbox, "drain", drain_interrupted)
-    before = signal.signal(signal.SIGUSR1, ask)
-    try:
-        assert echo.echo(1) == 1
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert len(answers) == 1
-    assert echo.echo(2) == 2
-
-
-def test_an_actor_ends_although_its_lock_is_held(embedded: None) -> None:
-    """By a main thread that a handler has interrupted; the loop tells of the end later."""
-    echo, line = an_echo()
-    future = echo.echo_once_there_is.submit(Path("/never"), 1)
-    turns: list[int] = []
-    with line._lock:
-        line._loop.call(lambda: line.end(lambda may: remotely.ActorDied("on purpose", may)))
-        line._loop.call(lambda: turns.append(1))
-        wait_until(lambda: bool(turns), "the loop goes on")
-        assert not line.ended
-    with pytest.raises(remotely.ActorDied):
-        future.result(NO_LATER_THAN_S)
-    channels = echo._remotely_remote.engine._channels
-    wait_until(lambda: line not in channels._open, "the client has forgotten it")
-    remotely.kill(echo)
-
-
-@pytest.mark.parametrize("exited", [True, False])
-def test_only_after_an_exit_in_good_order_are_replies_still_waited_for(
-    embedded: None, tmp_path: Path, exited: bool
-) -> None:
-    """The news of the end goes through the master, and may be faster than the last reply."""
-    echo, line = an_echo()
-    remote = echo._remotely_remote
-    on_its_way = echo.echo_once_there_is.submit(tmp_path / "reply", 1)
-    wait_until(lambda: line.connected, "it is connected")
-    hear_of_end(remote, exited)
-    with pytest.raises(remotely.ActorDied, match="closed; the call did not run"):
-        echo.echo(2)
-    (tmp_path / "reply").touch()
-    if exited:
-        assert on_its_way.result(NO_LATER_THAN_S) == 1
-        assert not line.ended
-    else:
-        with pytest.raises(remotely.ActorDied, match="closed; the call may have run"):
-            on_its_way.result(NO_LATER_THAN_S)
-    end_process(remote)
-    wait_until(lambda: line.ended, "the connection has ended, and with it the channel")
-
-
-def test_a_call_without_a_reply_fails_when_the_connection_of_an_actor_that_has_exited_ends(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(channel, "DRAIN_S", 3600.0)
-    echo, line = an_echo()
-    remote = echo._remotely_remote
-    future = echo.echo_once_there_is.submit(Path("/never"), 1)
-    wait_until(lambda: line.connected, "it is connected")
-    hear_of_end(remote, exited=True)
-    late: CallFuture[None] = CallFuture("late")  # of a thread that had found the channel before
-    line.send(Kind.CALL, "echo", OutgoingValue(codec.encode(((2,), {}))), late, background=True)
-    assert not future.done()
-    end_process(remote)
-    assert "the call may have run" in str(future.exception(NO_LATER_THAN_S))
-    assert "the call did not run" in str(late.exception(NO_LATER_THAN_S))
-
-
-def test_replies_of_an_actor_that_has_exited_are_waited_for_so_long_and_no_longer(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(channel, "DRAIN_S", 0.05)
-    echo, line = an_echo()
-    remote = echo._remotely_remote
-    future = echo.echo_once_there_is.submit(Path("/never"), 1)
-    wait_until(lambda: line.connected, "it is connected")
-    hear_of_end(remote, exited=True)
-    assert isinstance(future.exception(NO_LATER_THAN_S), remotely.ActorDied)
-    end_process(remote)
-
-
-def hear_of_end(remote: Any, exited: bool) -> None:
-    """Return when the client has heard that an actor has ended, which still lives."""
-    death = control.Obituary(actor=remote.actor, life=0, asked=True, exited=exited, why="closed")
-    client = remote.engine
-    client._loop.call(lambda: client._hear(control.Died(obituary=death)))
-    wait_until(lambda: remote.ended, "the news is there")
-
-
-def end_process(remote: Any) -> None:
-    """Kill an actor of whose end its client has heard already."""
-    remote.engine._terminations.request([remote.actor], 0.0, kill=True)
-
-
-def test_what_the_loop_cannot_do_at_once_it_does_in_order_and_waits_for_all_of_it_together(
-    embedded: None,
-) -> None:
-    _, line = an_echo()
-    done: list[int] = []
-    turns: list[bool] = []
-    run = line._turns._run
-
-    def count_and_run() -> None:
-        turns.append(line._turns._is_late)
-        run()
-
-    line._turns._run = count_and_run
-    with line._lock:
-        for n in range(50):
-            line._loop.call(lambda n=n: line._turns.take(lambda _: done.append(n)))
-        wait_until(lambda: len(line._turns._actions) >= 50, "all are put off")
-        assert turns.count(False) == 1  # the others do not wait for the lock, each for itself
-        assert not done
-    wait_until(lambda: len(done) == 50, "the loop has its turn")
-    assert done == list(range(50))
-
-
-def test_what_the_loop_fails_at_keeps_nothing_else_from_its_turn(embedded: None) -> None:
-    _, line = an_echo()
-    done: list[int] = []
-
-    def fail(_: object) -> None:
-        raise OSError("on purpose")
-
-    with line._lock:
-        line._loop.call(lambda: line._turns.take(fail))
-        line._loop.call(lambda: line._turns.take(lambda _: done.append(1)))
-        wait_until(lambda: len(line._turns._actions) >= 2, "both are put off")
-    wait_until(lambda: done == [1], "the loop has its turn")
-
-
-def test_calls_end_though_an_interrupt_strikes_where_there_is_no_loop_to_leave_them_to(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    echo, line = an_echo()
-    futures = [echo.echo_once_there_is.submit(Path("/never"), n) for n in range(3)]
-
-    def interrupted(may_have_run: bool) -> Exception:
-        signal.raise_signal(signal.SIGINT)
-        return remotely.NotConnected("shut down on purpose")
-
-    monkeypatch.setattr(Inbox, "leave_to_loop", lambda *_: None)
-    with pytest.raises(KeyboardInterrupt):
-        line.end(interrupted, now=True)
-    assert all("on purpose" in str(future.exception(timeout=0)) for future in futures)
+    wait_until(is_found, "the reply")
 
 
 def test_the_reply_to_a_call_that_was_interrupted_before_it_waits_is_taken_in(
@@ -287,55 +152,36 @@ def test_the_reply_to_a_call_that_was_interrupted_before_it_waits_is_taken_in(
         patch.setattr(CallFuture, "result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             echo.echo(1)
-    wait_until(lambda: not line._pending, "the client has looked after it")
+    wait_until(lambda: not line.unanswered, "the client has looked after it")
 
 
-def test_a_handler_that_waits_for_another_actor_does_not_keep_the_word_for_its_own_thread(
-    embedded: None, tmp_path: Path
+def test_replies_are_seen_by_a_program_that_submits_without_ever_waiting(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other thread takes in the main thread's reply, and wakes it in the handler's wait."""
-    echo, other = Echo(), Echo()
-    line = echo._remotely_remote.channel
-    wake = delivery.this_thread().wake
-    first = echo.echo_once_there_is.submit(tmp_path / "first", 1)
-    seconds: list[CallFuture[int]] = []
-    has_word: list[bool] = []
-
-    def take_in_and_wake() -> None:
-        (tmp_path / "first").touch()
-        with line._lock:
-            wait_until(lambda: sockets.readable(line._socket), "the reply is there")
-            seconds.append(echo.echo.submit(2))
-        wait_until(first.done, "it is handed over")
-        wait_until(lambda: not is_readable(wake), "the word is taken")
-        (tmp_path / "other").touch()
-
-    def call_the_other(*_: object) -> None:
-        thread.start()
-        other.echo_once_there_is.submit(tmp_path / "other", 3).result(NO_LATER_THAN_S)
-        has_word.append(is_readable(wake))
-
-    def strike() -> None:
-        wait_until(lambda: line._inbox._leader is not None, "the main thread waits")
-        signal.pthread_kill(main, signal.SIGUSR1)
-
-    main = threading.get_ident()
-    thread = threading.Thread(target=take_in_and_wake)
-    striker = threading.Thread(target=strike)
-    before = signal.signal(signal.SIGUSR1, call_the_other)
-    try:
-        striker.start()
-        assert first.result(NO_LATER_THAN_S) == 1
-    finally:
-        striker.join()
-        signal.signal(signal.SIGUSR1, before)
-    thread.join()
-    assert has_word == [True]
-    assert seconds[0].result(NO_LATER_THAN_S) == 2
+    monkeypatch.setattr(channel, "MAX_LOOKS_DELAYED", 3)
+    echo, _ = an_echo()
+    first = echo.echo.submit(1)
+    deadline = time.monotonic() + NO_LATER_THAN_S
+    while not first.done():
+        assert time.monotonic() < deadline
+        echo.echo.submit(2)
 
 
-def is_readable(fd: int) -> bool:
-    return bool(select.select([fd], [], [], 0)[0])
+def test_a_fork_is_not_woken_in_place_of_its_parent(embedded: None) -> None:
+    ours = this_thread().wake
+    if (child := os.fork()) == 0:
+        os.eventfd_write(this_thread().wake, 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert select.select([ours], [], [], 0)[0] == []
+
+
+def test_a_result_in_centuries_is_waited_for_too(embedded: None) -> None:
+    echo = Echo()
+    assert echo.echo.submit(1).result(timeout=threading.TIMEOUT_MAX) == 1
+
+
+# --- done-callbacks -------------------------------------------------------------------------------
 
 
 def test_callbacks_that_call_and_wait_do_not_nest_however_many_replies_are_there(
@@ -351,142 +197,123 @@ def test_callbacks_that_call_and_wait_do_not_nest_however_many_replies_are_there
 
 
 def test_a_callback_that_meets_a_keyboard_interrupt_ends_no_thread_of_the_client(
-    embedded: None,
+    embedded: None, tmp_path: Path
 ) -> None:
     echo, line = an_echo()
     told: list[int] = []
-    future = echo.give_up.submit()
-    future._done_callbacks.append(lambda future: future.result())  # not to be run by this thread
-    line._inbox.attend_soon()
-    wait_until(lambda: not line._pending, "it is answered")
+    future = echo.give_up_once_there_is.submit(tmp_path / "go")
+    future.add_done_callback(lambda future: future.result())
+    (tmp_path / "go").touch()
+    wait_until(lambda: not line.unanswered, "it is answered")
     echo.echo.submit(1).add_done_callback(lambda future: told.append(future.result()))
     wait_until(lambda: told == [1], "a later callback runs")
 
 
-def test_a_reply_that_a_handler_takes_in_as_its_thread_goes_to_sleep_is_not_slept_on(
-    embedded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class AsksAsItArrives:
+    def __init__(self, other: Any) -> None:
+        self.other = other
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.other = state["other"]
+        self.answer = self.other.echo(7) if remotely.current_actor() is None else None
+
+
+def test_a_value_may_call_an_actor_as_it_is_unpickled_among_other_replies(embedded: None) -> None:
+    echo, other = Echo(), Echo()
+    value = AsksAsItArrives(other)
+    futures = [echo.echo.submit(value) for _ in range(5)]
+    assert [future.result(NO_LATER_THAN_S).answer for future in futures] == [7] * 5
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exited", [True, False])
+def test_only_after_an_exit_in_good_order_are_replies_still_waited_for(
+    embedded: None, tmp_path: Path, exited: bool
 ) -> None:
+    """The news of the end goes through the master, and may be faster than the last reply."""
     echo, line = an_echo()
-    late = tmp_path / "late"
-    slept: list[float | None] = []
-    sleep = Inbox._sleep
-
-    def sleep_and_note(self: Inbox, *given: Any) -> None:
-        slept.append(given[-1])
-        sleep(self, *given)
-
-    monkeypatch.setattr(Inbox, "_sleep", sleep_and_note)
-
-    class Pending(dict[int, Any]):
-        strikes = False
-
-        def get(self, *given: Any) -> Any:
-            found = super().get(*given)
-            if self.strikes and threading.current_thread() is threading.main_thread():
-                self.strikes = False
-                wait_until(lambda: sockets.readable(line._socket), "the reply is there")
-                signal.raise_signal(signal.SIGUSR1)
-            return found
-
-    def take_in(number: int, frame: object) -> None:
-        second.add_done_callback(lambda _: None)
-
-    before = signal.signal(signal.SIGUSR1, take_in)
-    try:
-        with line._lock:
-            pending = Pending(line._pending)
-            line._pending = line._inbox._pending = pending
-            first = echo.echo.submit(1)
-            second = echo.echo_once_there_is.submit(late, 2)
-            line._inbox._busy = True
-            pending.strikes = True
-        assert first.result(NO_LATER_THAN_S) == 1
-        assert not slept
-        assert not second.done()
-        late.touch()
-        assert second.result(NO_LATER_THAN_S) == 2
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    on_its_way = echo.echo_once_there_is.submit(tmp_path / "reply", 1)
+    wait_until(lambda: line.connected, "it is connected")
+    hear_of_end(echo, exited)
+    with pytest.raises(remotely.ActorDied, match="closed; the call did not run"):
+        echo.echo(2)
+    (tmp_path / "reply").touch()
+    if exited:
+        assert on_its_way.result(NO_LATER_THAN_S) == 1
+        assert not line.ended
+    else:
+        with pytest.raises(remotely.ActorDied, match="closed; the call may have run"):
+            on_its_way.result(NO_LATER_THAN_S)
+    end_process(echo)
+    wait_until(lambda: line.ended, "the connection has ended, and with it the channel")
 
 
-def test_a_fork_does_not_hear_the_words_that_wake_its_parent(embedded: None) -> None:
-    ours = delivery.this_thread().wake
-    if (child := os.fork()) == 0:
-        os.eventfd_write(delivery.this_thread().wake, 1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert select.select([ours], [], [], 0)[0] == []
-
-
-def test_a_result_in_centuries_is_waited_for_too(embedded: None) -> None:
-    echo = Echo()
-    assert echo.echo.submit(1).result(timeout=threading.TIMEOUT_MAX) == 1
-
-
-def test_replies_are_seen_by_who_submits_on_and_on_without_waiting(
+def test_a_call_without_a_reply_fails_when_the_connection_of_an_actor_that_has_exited_ends(
     embedded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox, "LOOK_S", 60.0)
+    monkeypatch.setattr(channel, "DRAIN_S", 3600.0)
     echo, line = an_echo()
-    future = echo.echo.submit(1)
-    wait_until(lambda: sockets.readable(line._socket), "the reply is there")
-    looks: list[int] = []
-
-    def look() -> None:
-        line._inbox._busy = True  # a further call has been submitted
-        line._inbox._look()
-        looks.append(1)
-
-    for _ in range(inbox.MAX_LOOKS_DELAYED + 1):
-        line._loop.call(look)
-    wait_until(lambda: len(looks) > inbox.MAX_LOOKS_DELAYED, "the loop has looked")
-    assert future.done()
+    future = echo.echo_once_there_is.submit(NEVER, 1)
+    wait_until(lambda: line.connected, "it is connected")
+    hear_of_end(echo, exited=True)
+    late: CallFuture[None] = CallFuture("late")  # of a thread that had found the channel before
+    line.send(Kind.CALL, "echo", codec.encode(((2,), {})), late, background=True)
+    assert not future.done()
+    end_process(echo)
+    assert "the call may have run" in str(future.exception(NO_LATER_THAN_S))
+    assert "the call did not run" in str(late.exception(NO_LATER_THAN_S))
 
 
-def test_callbacks_run_though_an_interrupt_strikes_while_their_actor_ends(here: None) -> None:
-    echo, line = an_echo()
-    told: list[object] = []
-    future = echo.echo_once_there_is.submit(Path("/never"), 1)
-    future.add_done_callback(told.append)
-
-    def interrupted(may_have_run: bool) -> Exception:
-        signal.raise_signal(signal.SIGINT)
-        return remotely.ActorDied("on purpose", may_have_run=may_have_run)
-
-    with pytest.raises(KeyboardInterrupt):
-        line.end(interrupted)
-    wait_until(lambda: told == [future], "the callback has run")
-    remotely.kill(echo)
-
-
-def test_callbacks_run_though_an_interrupt_strikes_while_their_call_is_cancelled(
-    here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_replies_of_an_actor_that_has_exited_are_waited_for_until_a_timeout(
+    embedded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "HOLD_ABOVE", 0)
-    monkeypatch.setattr(inbox, "LOOK_S", 60.0)
+    monkeypatch.setattr(channel, "DRAIN_S", 0.05)
     echo, line = an_echo()
-    echo.echo_once_there_is.submit(tmp_path / "go", 1)
-    future = echo.echo.submit(2)
-    told: list[object] = []
-    future._done_callbacks.append(told.append)
-    recall = line._inbox.recall
-
-    def recall_interrupted(one: CallFuture[Any]) -> bool:
-        signal.raise_signal(signal.SIGINT)
-        return bool(recall(one))
-
-    line._inbox.recall = recall_interrupted
-    with pytest.raises(KeyboardInterrupt):
-        future.cancel()
-    (tmp_path / "go").touch()
-    assert future.cancelled()
-    assert told == [future]
+    future = echo.echo_once_there_is.submit(NEVER, 1)
+    wait_until(lambda: line.connected, "it is connected")
+    hear_of_end(echo, exited=True)
+    assert isinstance(future.exception(NO_LATER_THAN_S), remotely.ActorDied)
+    end_process(echo)
 
 
-def an_echo() -> tuple[Any, Any]:
-    """An actor of which nothing is on its way, and its channel."""
-    echo: Any = Echo()
-    line = echo._remotely_remote.channel
-    echo.echo(0)
-    wait_until(lambda: not line._pending, "what opened the line is answered too")
-    return echo, line
+def test_the_leader_is_woken_by_the_end_with_the_lock_held(
+    here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it could leave meanwhile, and its descriptor be somebody else's file."""
+    echo, line = an_echo()
+    mine, write = this_thread().wake, os.eventfd_write
+    held: list[bool] = []
+
+    def write_and_look(fd: int, value: int) -> None:
+        if fd == mine:
+            other = threading.Thread(target=line.holds, args=(CallFuture("any"),))
+            other.start()
+            other.join(0.1)
+            held.append(other.is_alive())
+        write(fd, value)
+
+    monkeypatch.setattr(os, "eventfd_write", write_and_look)
+    killer = threading.Timer(0.2, os.kill, (remote_of(echo).location.pid, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(remotely.ActorDied):
+        echo.echo_once_there_is(NEVER, 1)
+    killer.join()
+    assert held
+    assert all(held)
+
+
+def hear_of_end(echo: Any, exited: bool) -> None:
+    """Return when the client has heard that an actor has ended, which still lives."""
+    remote = remote_of(echo)
+    obituary = Obituary(actor=remote.actor, life=0, asked=True, exited=exited, why="closed")
+    remote.ended = end_error(remote.name, remote.location, obituary)
+    line = remote.channel
+    remote.channel = None
+    end = line.end_after_replies if exited else line.end
+    on_the_loop(lambda: end(remote.ended, obituary))
+
+
+def end_process(echo: Any) -> None:
+    os.kill(remote_of(echo).location.pid, signal.SIGKILL)

@@ -46,7 +46,7 @@ def ring(size: int, **options: Any) -> list[Any]:
     return nodes
 
 
-def test_a_circle_of_waits_is_told_at_the_terminal_and_fails_no_call(
+def test_a_deadlock_is_reported_on_the_terminal_and_fails_no_call(
     here: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nodes = ring(2)
@@ -70,7 +70,7 @@ def test_a_circle_of_waits_is_told_at_the_terminal_and_fails_no_call(
     assert nodes[0].ask(0) == 0
 
 
-def test_who_waits_for_the_bytes_of_a_result_waits_for_no_actor(
+def test_fetching_the_bytes_of_a_result_is_not_reported_as_a_wait(
     started: Started, nothing_left: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The reply is there, and its value is not: as if this client lived in an actor."""
@@ -106,7 +106,7 @@ def test_who_waits_for_the_bytes_of_a_result_waits_for_no_actor(
 
 @pytest.mark.promise("deadlocks")
 @pytest.mark.parametrize("method", ["ask", "ask_later"])
-def test_an_actor_that_calls_itself_is_told_at_once(cluster: str, method: str) -> None:
+def test_an_actor_that_calls_itself_gets_an_error_at_once(cluster: str, method: str) -> None:
     (node,) = ring(1)
     with pytest.raises(remotely.Deadlock, match=r"Node-1\.ask is called by its own actor"):
         getattr(node, method).submit(1).result(1.5)

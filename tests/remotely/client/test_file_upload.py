@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import remotely
-from remotely.client import file_upload as freight_module
-from remotely.client.file_upload import FileUploads
+from remotely.client import actors
+from remotely.client.actors import FileUploads
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.values.shipping import Shipment
@@ -65,14 +65,14 @@ def test_what_another_actor_failed_to_store_is_sent_again(shipment: Shipment) ->
     assert second.sent == missing
 
 
-def test_an_interrupt_of_one_that_sends_leaves_nobody_waiting(shipment: Shipment) -> None:
+def test_an_interrupted_upload_leaves_no_other_actor_waiting(shipment: Shipment) -> None:
     """Wherever it strikes."""
     missing = sorted(shipment.files.values())
     for n in itertools.count(1):
         freight, first, second = FileUploads(shipment), Sender(), Sender()
         with (
             suppress(KeyboardInterrupt),
-            struck_after(n, signal.SIGINT, freight_module) as has_struck,
+            struck_after(n, signal.SIGINT, actors) as has_struck,
         ):
             freight.deliver("worker", missing, first)
         for future in first.futures:
@@ -97,7 +97,7 @@ def test_each_worker_is_sent_its_own(shipment: Shipment) -> None:
     assert len(first.sent) == len(second.sent) == 3
 
 
-def test_a_file_that_cannot_be_read_is_told_to_all_who_wait_for_it(
+def test_a_file_that_cannot_be_read_fails_every_upload_of_it(
     shipment: Shipment, tmp_path: Path
 ) -> None:
     freight, sender = FileUploads(shipment), Sender()
@@ -107,10 +107,10 @@ def test_a_file_that_cannot_be_read_is_told_to_all_who_wait_for_it(
             freight.deliver("worker", [shipment.files["a"]], sender)
 
 
-def test_only_so_much_is_in_memory_at_a_time(
+def test_the_bytes_of_files_in_memory_are_limited(
     shipment: Shipment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(freight_module, "UNDER_WAY_BYTES", 2500)
+    monkeypatch.setattr(actors, "UNDER_WAY_BYTES", 2500)
     freight, most = FileUploads(shipment), 0
     futures: list[CallFuture[None]] = []
 

@@ -3,23 +3,21 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from remotely.client.actor_factory import ActorFactory
-from remotely.client.question import Question, Questions
+from remotely.client.actors import Actors
+from remotely.client.master_session import Question, Questions
 from remotely.engine import Options
 from remotely.errors import NoResources
 from remotely.futures import wakeup
-from remotely.machine import this_machine
 from remotely.protocol import control
-from remotely.values import codec
 from remotely.values.shipping import Shipment
 from tests.clusters import wait_until
 
 
-def test_who_waits_for_the_answer_is_not_woken_by_the_word_that_it_will_be_long() -> None:
+def test_waiting_for_an_answer_goes_on_when_the_request_is_queued() -> None:
     question = Question(control.AskStatus(ticket=1))
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(question.result)
@@ -32,7 +30,7 @@ def test_who_waits_for_the_answer_is_not_woken_by_the_word_that_it_will_be_long(
     assert question.has_room()
 
 
-def test_who_asks_whether_there_is_room_hears_of_an_answer_too() -> None:
+def test_has_room_returns_when_there_is_an_answer() -> None:
     question = Question(control.AskStatus(ticket=1))
     threading.Timer(0.05, lambda: question.set_exception(ValueError())).start()
     assert question.has_room()
@@ -49,28 +47,27 @@ def test_a_question_that_is_taken_back_is_not_asked_again_and_its_answer_is_igno
     assert not questions
 
 
-def test_a_group_of_which_one_is_refused_asks_for_none_of_the_others_any_more() -> None:
-    ended: list[str] = []
+def test_when_one_member_of_a_group_is_refused_the_other_requests_are_cancelled() -> None:
+    ended: list[control.End] = []
 
     def tell(message: object) -> None:
         if isinstance(message, control.Place) and message.ticket == 3:
             questions.fail(1, NoResources("no room"))
 
     questions = Questions(tell)
-    factory = ActorFactory(
-        session=cast(Any, SimpleNamespace(ask=questions.ask, patience_s=1.0)),
-        shipment=Shipment(()),
-        channels=cast(Any, None),
-        stores=cast(Any, None),
-        terminations=cast(
-            Any, SimpleNamespace(request=lambda actors, *_, **__: ended.extend(actors))
-        ),
+    session: Any = SimpleNamespace(
+        ask=questions.ask,
+        check=lambda: None,
+        id="client",
+        job="client",
+        inside="",
+        link=SimpleNamespace(send=ended.append),
+        patience_s=1.0,
     )
-    request = control.Request(
-        actor="a", name="a", class_name="C", owner="o", job="j", python=this_machine.PYTHON
-    )
-    actors = [cast(Any, SimpleNamespace(actor=f"{n}", request=request)) for n in range(3)]
+    nobody: Any = SimpleNamespace(release=lambda _: None)
+    loop: Any = SimpleNamespace(call=lambda act: act())
+    actors = Actors(nobody, loop, session, nobody, nobody, nobody, Shipment(()))
     with pytest.raises(NoResources):
-        factory.make(actors, codec.Encoded((), ()), Options())
+        actors.place(SimpleNamespace, (), {}, Options(), 3)
     assert not questions
-    assert ended == ["0", "1", "2"]
+    assert len({end.actor for end in ended if end.kill}) == 3

@@ -3,23 +3,26 @@
 import asyncio
 import concurrent.futures
 import itertools
+import os
 import signal
 import threading
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import remotely.futures.future
 import remotely.futures.wakeup
 from remotely.errors import CallTimeout
+from remotely.futures import wakeup
 from remotely.futures.future import CallFuture, completed, failed
 from tests.clusters import wait_until
 from tests.striking import struck_after
 
 
-def test_it_has_what_a_future_has() -> None:
+def test_it_has_the_attributes_of_a_future() -> None:
     """Its constructor does by itself what that of its base would do."""
     plain = vars(Future())
     ours = vars(CallFuture("a call"))
@@ -52,7 +55,7 @@ def test_it_works_with_wait_and_as_completed_and_await() -> None:
     assert asyncio.run(gather()) == list(range(5))
 
 
-def test_who_has_locked_one_future_holds_up_nobody_who_locks_another() -> None:
+def test_locking_one_future_does_not_lock_another() -> None:
     """`wait` locks all of its own, and those of the standard library's that are among them."""
     locked: list[bool] = []
     one, other = CallFuture[int]("one"), CallFuture[int]("other")
@@ -63,7 +66,7 @@ def test_who_has_locked_one_future_holds_up_nobody_who_locks_another() -> None:
     assert locked == [True]
 
 
-def test_who_looks_at_a_future_and_then_adds_itself_is_told() -> None:
+def test_a_waiter_that_is_added_under_the_condition_is_notified() -> None:
     future = CallFuture[int]("a call")
     told: list[object] = []
     with future._condition:
@@ -73,6 +76,26 @@ def test_who_looks_at_a_future_and_then_adds_itself_is_told() -> None:
         assert not future.done()
         future._waiters.append(SimpleNamespace(add_result=told.append))
     thread.join()
+    assert told == [future]
+
+
+def test_callbacks_run_though_an_interrupt_strikes_while_their_call_is_taken_back() -> None:
+    class Interrupted:
+        """The receiver of a call that has not left yet."""
+
+        def recall(self, _: object) -> bool:
+            signal.raise_signal(signal.SIGINT)
+            return True
+
+        def receive_in_background(self) -> None: ...
+
+    future: Any = CallFuture("a call")
+    future.receiver = Interrupted()
+    told: list[object] = []
+    future.add_done_callback(told.append)
+    with pytest.raises(KeyboardInterrupt):
+        future.cancel()
+    assert future.cancelled()
     assert told == [future]
 
 
@@ -113,7 +136,19 @@ def test_an_interrupt_of_a_thread_that_waits_leaves_all_locks_free() -> None:
     assert n > 1
 
 
-def test_who_waits_is_not_woken_by_another_calls_end() -> None:
+def test_a_fork_has_no_sleepers_of_its_parent() -> None:
+    with ThreadPoolExecutor() as pool:
+        future = CallFuture[int]("a call")
+        pool.submit(future.result)
+        wait_until(lambda: len(wakeup.sleepers) == 1, "a thread that sleeps")
+        child = os.fork()
+        if not child:
+            os._exit(len(wakeup.sleepers))
+        future.set_result(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_wait_does_not_end_with_another_call() -> None:
     slow, quick = CallFuture[int]("slow"), CallFuture[int]("quick")
     got: list[int] = []
     threads = [threading.Thread(target=lambda f=f: got.append(f.result(10))) for f in (slow, quick)]
@@ -140,7 +175,7 @@ def test_a_call_that_has_left_cannot_be_cancelled() -> None:
     assert (future.result(), future.running(), future.cancelled()) == (1, False, False)
 
 
-def test_one_that_is_done_lets_go_of_its_actor_and_stays_as_it_is() -> None:
+def test_a_done_future_releases_its_actor_and_cannot_be_set_again() -> None:
     value, error = (CallFuture[int]("a call", keep=object()) for _ in "ab")
     value.set_result(1)
     error.set_exception(LookupError())
@@ -150,7 +185,7 @@ def test_one_that_is_done_lets_go_of_its_actor_and_stays_as_it_is() -> None:
             future.set_result(2)
 
 
-def test_one_that_is_done_already_says_so() -> None:
+def test_completed_and_failed_futures_are_done() -> None:
     assert completed(3).result() == 3
     with pytest.raises(LookupError):
         failed(LookupError()).result()
@@ -192,7 +227,7 @@ def test_a_done_callback_that_exits_ends_neither_its_thread_nor_the_other_callba
     assert told == [future, "the thread goes on"]
 
 
-def test_a_call_that_is_tried_again_tells_nobody_yet() -> None:
+def test_done_callbacks_do_not_run_before_a_retry() -> None:
     told: list[object] = []
     future: CallFuture[int] = CallFuture("a call")
     future.add_done_callback(told.append)

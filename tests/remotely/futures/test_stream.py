@@ -301,7 +301,7 @@ def test_a_cancelled_wait_for_an_item_stops_no_event_loop_and_loses_no_item(here
     assert time.monotonic() - began < 2.0, "half a second for each, if the call is taken back"
 
 
-def test_the_last_item_is_not_lost_if_one_task_hears_of_the_end_and_one_is_cancelled() -> None:
+def test_the_last_item_is_not_lost_if_one_task_sees_the_end_and_another_is_cancelled() -> None:
     asked: list[CallFuture[int]] = []
 
     def ask() -> CallFuture[int]:

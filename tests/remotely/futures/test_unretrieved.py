@@ -62,7 +62,7 @@ class SeenEarly(CallFuture[Any]):
         super()._note(outcome)
 
 
-def test_an_error_that_is_seen_before_whoever_notes_it_is_through_is_not_told() -> None:
+def test_an_error_that_is_retrieved_while_it_is_being_set_is_not_reported() -> None:
     told: list[object] = []
     future = SeenEarly("Actor-1.set_param")
     future.on_unretrieved = lambda what, error: told.append(error)
@@ -71,7 +71,7 @@ def test_an_error_that_is_seen_before_whoever_notes_it_is_through_is_not_told() 
     assert told == []
 
 
-def test_of_two_outcomes_one_is_told_if_nobody_looks() -> None:
+def test_of_two_outcomes_only_the_first_is_reported() -> None:
     told: list[object] = []
     future: CallFuture[Any] = CallFuture("Actor-1.set_param")
     future.on_unretrieved = lambda what, error: told.append(error)
@@ -104,13 +104,13 @@ SEEING: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("way", SEEING)
-def test_an_error_that_was_looked_at_is_not_told(way: str) -> None:
+def test_an_error_that_was_retrieved_is_not_reported(way: str) -> None:
     told: list[Any] = []
     SEEING[way](raised(told))
     assert not told
 
 
-def test_one_that_was_not_is_told_when_its_future_is_dropped() -> None:
+def test_an_unretrieved_error_is_reported_when_its_future_is_dropped() -> None:
     told: list[Any] = []
     future = raised(told)
     assert future.done()
@@ -120,7 +120,7 @@ def test_one_that_was_not_is_told_when_its_future_is_dropped() -> None:
     assert [(what, str(error)) for what, error in told] == [("Actor-1.set_param", "'x'")]
 
 
-def test_a_value_and_an_error_without_a_listener_are_told_to_nobody() -> None:
+def test_values_and_errors_without_a_listener_are_not_reported() -> None:
     told: list[Any] = []
     future: CallFuture[int] = CallFuture("a call")
     future.on_unretrieved = lambda *both: told.append(both)
@@ -138,7 +138,7 @@ def test_the_same_error_of_a_groups_members_has_one_report_key() -> None:
     )
 
 
-def test_a_call_that_is_submitted_and_forgotten_tells_its_error_once(
+def test_the_error_of_a_forgotten_call_is_printed_once(
     cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     actor = Actor()
@@ -162,7 +162,7 @@ def test_a_call_that_is_submitted_and_forgotten_tells_its_error_once(
     assert "result() or exception()" in said
 
 
-def test_an_actor_that_was_killed_tells_of_the_calls_it_never_answered(
+def test_the_death_of_an_actor_is_printed_for_a_forgotten_call(
     here: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     actor: Any = Actor()
@@ -199,7 +199,7 @@ async def give_up_on(actor: Any) -> None:
         await asyncio.wait_for(actor.sleep.submit(60), 0.05)
 
 
-def test_in_process_it_is_told_too(
+def test_unretrieved_errors_are_printed_in_process_too(
     monkeypatch: pytest.MonkeyPatch, nothing_left: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("REMOTELY_LOCAL", "1")
@@ -250,6 +250,6 @@ def test_a_daemon_thread_that_calls_until_the_end_prints_nothing(tmp_path: Path)
     assert output_of(tmp_path, body) == "1\n"
 
 
-def test_an_error_of_the_last_line_of_a_script_is_told(tmp_path: Path) -> None:
+def test_an_unretrieved_error_in_the_last_line_of_a_script_is_printed(tmp_path: Path) -> None:
     said = output_of(tmp_path, "actor = Actor(); actor.set_param.submit('lr'); actor.step()")
     assert said.count("Actor-1.set_param failed") == 1

@@ -20,7 +20,7 @@ import pytest
 
 import remotely
 from remotely.api import connection
-from remotely.api.dispatch import remote_of
+from remotely.api.handle import remote_of
 from remotely.engines.in_process import InProcess
 from remotely.errors import (
     ActorDied,

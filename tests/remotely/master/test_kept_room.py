@@ -61,7 +61,9 @@ def test_a_large_request_is_not_overtaken_for_ever(busy: Busy) -> None:
     busy.joins("w", cpus=4)
     busy.fill(6)
     busy.asks("client", "large", cpus=4)
-    busy.pass_time(OVERTAKEN_S + TICK_S)
+    busy.pass_time(TICK_S)
+    assert not busy.state.workers.ledger.kept
+    busy.pass_time(OVERTAKEN_S)
     assert not busy.lives("large")
     busy.pass_time(4 * TICK_S)  # one ends at each tick
     assert busy.lives("large")

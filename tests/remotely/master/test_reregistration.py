@@ -74,6 +74,15 @@ def test_leases_do_not_run_while_their_judge_is_away(cluster: Cluster) -> None:
     assert "lost the worker on " in cluster.expires()
 
 
+def test_a_worker_that_was_given_up_ends_what_it_still_has(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.loses("worker")
+    cluster.joins("worker")
+    assert cluster.told(control.End) == [("worker", control.End(actor="a", grace_s=0.0, kill=True))]
+    assert not cluster.state.actors.records
+
+
 def test_of_two_lives_the_older_ends_when_its_machine_is_back(cluster: Cluster) -> None:
     cluster.joins("far")
     cluster.has("client", "a")

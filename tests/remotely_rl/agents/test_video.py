@@ -15,9 +15,8 @@ from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 
 from remotely_rl import a2c
-from remotely_rl.agents import load, screens
-from remotely_rl.agents.screens import SecondCopy
-from remotely_rl.agents.video import enlarged, play
+from remotely_rl.agents import load
+from remotely_rl.agents.video import SecondCopy, enlarged, play, watched
 from remotely_rl.cli import main
 from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError
@@ -98,7 +97,7 @@ def test_a_game_of_atari_is_filmed_in_colour_at_its_own_pace(pong: Path, tmp_pat
 
 def test_the_picture_is_that_of_the_game_which_the_agent_plays(pong: Path) -> None:
     agent = load.load(pong)
-    envs, screen = screens.watched(agent)
+    envs, screen = watched(agent)
     obs = envs.reset(5)
     picture = screen.reset(5)
     for turn, (action, step) in enumerate(agent.play(envs, obs, greedy=False, seed=5)):
@@ -117,7 +116,7 @@ def test_the_picture_is_that_of_the_game_which_the_agent_plays(pong: Path) -> No
 
 def test_copies_that_part_are_noticed_at_once(pong: Path) -> None:
     agent = load.load(pong)
-    envs, screen = screens.watched(agent)
+    envs, screen = watched(agent)
     assert isinstance(screen, SecondCopy)
     _, (action, step) = screen.reset(1), next(agent.play(envs, envs.reset(1), False, 1))
     with pytest.raises(TrainingError, match="diverged from the one that the agent plays"):
@@ -131,7 +130,7 @@ def test_copies_stay_together_with_sticky_actions_and_over_games(pong: Path) -> 
     agent = agent._replace(
         config=a2c.Config(env="ALE/Breakout-v5", sticky_actions=0.25, image_size=42)
     )
-    envs, screen = screens.watched(agent)
+    envs, screen = watched(agent)
     envs.reset(2)
     screen.reset(2)
     random, games = np.random.default_rng(2), 0

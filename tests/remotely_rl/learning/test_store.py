@@ -25,6 +25,7 @@ from remotely_rl.learning.store import (
     StoreOptimizer,
     in_turn,
 )
+from tests.clusters import wait_until
 from tests.remotely_rl import toys
 
 KINDS: dict[str, stores.MakeOptimizer] = {
@@ -292,17 +293,13 @@ def test_a_learner_that_is_killed_under_a_lock_stops_no_other(
             pid = victim.pid()
             call = remotely.submit(victim.push, store.address, 1, 0)
             before = int(store.counters[1])
-            while store.counters[1] == before:
-                time.sleep(1e-3)
+            wait_until(lambda: store.counters[1] != before, "it pushes")  # noqa: B023
             time.sleep(float(torch.rand(1, generator=random)) * 1e-3)
             os.kill(pid, signal.SIGKILL)  # nearly always under a lock: it does nothing else
             with pytest.raises(remotely.ActorDied):
                 call.result()
-            before = int(store.counters[0])
-            until = time.monotonic() + 10
-            while store.counters[0] < before + 3:
-                assert time.monotonic() < until
-                time.sleep(1e-3)
+            after = int(store.counters[0])
+            wait_until(lambda: store.counters[0] >= after + 3, "the other goes on")  # noqa: B023
         assert store.counters[3] == 0
     finally:
         remotely.kill(survivor)
@@ -319,8 +316,7 @@ def test_threads_that_wait_for_a_chunk_get_it_when_it_is_free(opened: list[Store
     got: list[int] = []
     waiting = threading.Thread(target=lambda: got.extend(other.each()))
     waiting.start()
-    while len(got) < 2:
-        time.sleep(1e-3)
+    wait_until(lambda: len(got) == 2, "the chunks that are free are got")
     one.unlock(1)
     waiting.join()
     assert got == [0, 2, 1]

@@ -200,11 +200,7 @@ def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never
     config = dataclasses.replace(
         CONFIG, sampling=sampling, actors=2, anneal_steps=320, random_start=0
     )
-    half, whole = (dataclasses.replace(config, total_steps=steps) for steps in (160, 320))
-    ppo.train(whole, run=tmp_path / "straight")
-    ppo.train(half, run=tmp_path / "stopped")
-    ppo.train(whole, resume=tmp_path / "stopped")
-    toys.assert_same_bits(tmp_path / "straight", tmp_path / "stopped")
+    toys.assert_resumed_to_the_bit(ppo.train, config, (160, 320), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["appo", "impala", "dqn", "sac"])

@@ -17,6 +17,7 @@ from remotely.machine import memory_file
 from remotely_rl import a2c, appo, dqn, ppo, rainbow
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.runs import metrics, ranks, run_folder
+from tests.clusters import wait_until
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve", "own_cluster")
@@ -38,9 +39,12 @@ RUNS: dict[str, tuple[Any, Any]] = {
 
 def the_rank() -> int:
     """The process of the learner that is not the first, once it is there."""
-    while not (found := [one.pid for one in remotely.actors() if one.class_name == "Rank"]):
-        time.sleep(0.01)
-    return found[0]
+
+    def found() -> list[int]:
+        return [one.pid for one in remotely.actors() if one.class_name == "Rank"]
+
+    wait_until(found, "the other learner is there")
+    return found()[0]
 
 
 def meanwhile(act: Callable[[], object]) -> threading.Thread:
@@ -51,8 +55,7 @@ def meanwhile(act: Callable[[], object]) -> threading.Thread:
 
 def until_updates(run: Path) -> None:
     """Waits for the first row, which the first update after a game has."""
-    while not metrics.read(run / "metrics.csv"):
-        time.sleep(0.01)
+    wait_until(lambda: metrics.read(run / "metrics.csv"), "there is a row")
 
 
 @pytest.mark.slow
@@ -183,8 +186,7 @@ def test_a_learner_on_a_store_that_is_killed_is_missed_by_nobody(
     def act() -> None:
         until_updates(tmp_path / "run")
         os.kill(the_rank(), signal.SIGKILL)
-        while "the others go on" not in capfd.readouterr().out:
-            time.sleep(0.01)
+        wait_until(lambda: "the others go on" in capfd.readouterr().out, "the death is told")
         os.kill(os.getpid(), signal.SIGINT)
 
     acting = meanwhile(act)

@@ -1,5 +1,6 @@
 """Beginning a run, and resuming one."""
 
+import copy
 import dataclasses
 import inspect
 import json
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from remotely.engines.in_process import InProcess
-from remotely_rl import a2c, c51, impala, networks, ppo
+from remotely_rl import Hook, a2c, c51, impala, networks, ppo
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.config import Common
@@ -269,6 +270,47 @@ def test_a_checkpoint_of_another_model_is_told_by_its_first_difference(tmp_path:
     assert (run / "checkpoint.pt").read_bytes() == before
 
 
+class Watches(Hook):
+    """Keeps the model and the units of values that a run begins with."""
+
+    def on_start(self, session: Any) -> None:
+        self.scale = session.learner.value_scale.moments
+        self.model = copy.deepcopy(session.learner.model.state_dict())
+
+
+def test_a_run_begins_with_the_model_of_another_one_and_its_units_of_values(tmp_path: Path) -> None:
+    a2c.train(TRAINED, run=tmp_path / "first")
+    saved = run_folder.load_checkpoint(tmp_path / "first" / "checkpoint.pt")["learner"]
+    watches = Watches()
+    config = dataclasses.replace(TRAINED, seed=7)
+    a2c.train(config, run=tmp_path / "next", initial=tmp_path / "first", hooks=[watches])
+    assert watches.model.keys() == saved["model"].keys()
+    assert all(torch.equal(part, saved["model"][name]) for name, part in watches.model.items())
+    assert list(watches.scale) == saved["scale"]
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "said"),
+    [
+        ({"lstm": 4}, {}, "is a checkpoint of another model"),
+        ({}, {"initial": "nowhere"}, "nowhere is no run to begin with"),
+        ({}, {"resume": "first"}, "use --resume without --initial"),
+    ],
+)
+def test_a_run_that_is_nothing_to_begin_with_is_refused(
+    change: dict[str, Any],
+    more: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a2c.train(dataclasses.replace(TRAINED, total_steps=32), run="first")
+    config = dataclasses.replace(TRAINED, **change)
+    with pytest.raises(TrainingError, match=said):
+        a2c.train(config, **{"initial": "first", **more})
+
+
 @pytest.mark.parametrize(
     ("train", "repeats"),
     [
@@ -284,7 +326,8 @@ def test_what_trains_an_algorithm_is_documented_and_can_be_sent_to_a_process(
     assert train.__doc__.startswith("Trains until a limit of the config is reached, or Ctrl-C.")
     assert repeats in train.__doc__
     assert not re.search(r"(?m)^ +", train.__doc__)
-    assert list(inspect.signature(train).parameters) == ["config", "model", "run", "resume"]
+    parameters = list(inspect.signature(train).parameters)
+    assert parameters == ["config", "model", "run", "resume", "initial", "hooks"]
     assert pickle.loads(pickle.dumps(train)).__doc__ == train.__doc__
 
 

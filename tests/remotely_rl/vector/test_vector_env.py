@@ -69,19 +69,6 @@ def test_its_rows_are_those_of_gymnasium(mode: AutoresetMode, kind: Any, width: 
 
 
 @pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("mode", MODES)
-def test_in_the_users_own_process_its_rows_are_the_same(mode: AutoresetMode) -> None:
-    plain = SyncVectorEnv([cart_pole] * 3, autoreset_mode=mode)
-    ours = VectorEnv(cart_pole, 3, autoreset_mode=mode, envs_per_actor=2)
-    plain.action_space.seed(1)
-    assert same(plain.reset(seed=3), ours.reset(seed=3))
-    for _ in range(40):
-        actions = plain.action_space.sample()
-        assert same(plain.step(actions), ours.step(actions))
-    ours.close()
-
-
-@pytest.mark.usefixtures("local")
 def test_actions_are_taken_apart_once_for_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     envs = VectorEnv(cart_pole, 4, envs_per_actor=1)
     envs.reset()
@@ -142,21 +129,6 @@ def test_no_row_is_wrong_whatever_an_environment_does(
         assert report.env is not None
         assert report.step
         assert report.seed is not None
-
-
-def test_faults_on_other_machines_are_survived_too(
-    started: Any, nothing_left: None, tmp_path: Path
-) -> None:
-    remotely.connect(started.address, key=started.key)
-    reports: list[CrashReport] = []
-    made = makes(4, ("kill", "exception"), 0.02, tmp_path)
-    envs = VectorEnv(made, envs_per_actor=2, on_crash=reports.append, **quiet)
-    oracle = Oracle(AutoresetMode.NEXT_STEP)
-    oracle.reset(envs.reset(seed=1)[0])
-    while len(reports) < 4:
-        oracle.step(*envs.step(np.zeros(4, np.int64)))
-    envs.close()
-    assert oracle.wrong == []
 
 
 def pids(envs: VectorEnv) -> list[int]:
@@ -493,28 +465,6 @@ def test_on_a_cluster_of_its_own_a_host_waits_for_the_first_death(nothing_left: 
     assert pids(envs) == [spare]
     envs.close()
     remotely.shutdown()
-
-
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("width", [1, 2])
-def test_infos_of_different_types_are_kept_whichever_host_answers_first(width: int) -> None:
-    class Slow(toys.Counting):
-        def __init__(self, value: Any) -> None:
-            super().__init__()
-            self.value = value
-
-        def step(self, action: int) -> Any:
-            if action:  # the others answer before it
-                time.sleep(0.05)
-            return (*super().step(action)[:4], {"number": self.value, "array": [0.5] * action})
-
-    envs = VectorEnv([functools.partial(Slow, value) for value in (1, 0.5)], envs_per_actor=width)
-    envs.reset()
-    for actions in ([0, 1], [1, 0]):
-        infos = envs.step(actions)[-1]
-        assert infos["number"].tolist() == [1.0, 0.5]
-        assert infos["array"].tolist() == [[0.5] * action for action in actions]
-    envs.close()
 
 
 @pytest.mark.usefixtures("here")

@@ -10,7 +10,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -336,6 +337,23 @@ def test_a_callback_that_blocks_does_not_hold_up_the_end() -> None:
     worker.close(within_s=0.1)
 
     may_end.set()
+
+
+def test_a_call_cannot_be_waited_for_where_outcomes_arrive() -> None:
+    from remotely.engines.ray.calls import Reply, Worker
+
+    worker, actor, refused = Worker("arrivals"), cast(Any, SimpleNamespace(life=0, host=None)), []
+    reply, call = Reply(actor, b"", None, worker), CallFuture[None]("a call")
+
+    def wait() -> None:
+        with pytest.raises(remotely.RemotelyError, match="a call cannot be waited for here"):
+            reply.wait(call, None)
+        refused.append(call)
+
+    worker.run(wait)
+    worker.close(within_s=20)
+
+    assert refused == [call]
 
 
 def test_a_call_that_waits_when_the_cluster_is_left_fails() -> None:

@@ -1,0 +1,526 @@
+"""The actors of a client, from birth to end.
+
+    known     a handle arrived, or a name was looked up; entries go with the last handle
+    born      the master gives it a place; then the script's files and modules, the class and its
+              arguments go to the process there
+    reborn    the master decides whether an actor that died is restarted.  Its owner makes the next
+              life, since it keeps the class and the arguments
+    ended     by request of the master, which is repeated until the master confirms the end
+
+Files go to each worker once.  An actor says which of them its worker lacks.  If several actors
+start on a worker at once, each says so before the first has stored anything.  So a client waits for
+a file that is already on its way to the worker, and sends it again only if the actor that was to
+store it failed.
+"""
+
+import gc
+import secrets
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from remotely.calling.actor import Names, restart, whole_sources
+from remotely.client.bulk_transfer import BulkTransfer, Stores
+from remotely.client.calls import Calls
+from remotely.client.channels import ActorState, Channels
+from remotely.client.end_errors import end_error
+from remotely.client.master_session import MasterSession, Question, heavy_modules
+from remotely.engine import Engine, Options, RemoteActor
+from remotely.errors import (
+    ActorDied,
+    CallTimeout,
+    NameTaken,
+    NotConnected,
+    RemotelyError,
+    WorkerLost,
+)
+from remotely.futures.future import CallFuture
+from remotely.machine import this_machine
+from remotely.machine.shield import RLock
+from remotely.protocol import control
+from remotely.protocol.control import Obituary, StoreAddress
+from remotely.protocol.lease import PLACE_S, TERM_S
+from remotely.protocol.resources import Resources, parse_others
+from remotely.protocol.wire import Kind
+from remotely.transport.loop import Loop
+from remotely.values import codec, shipping, sources
+from remotely.values.owned import NOTHING, own
+from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue
+from remotely.values.shipping import Shipment
+from remotely.values.sources import library
+
+KILLED_WAIT_S = 5.0  # for the news that a killed actor has ended; a core dump may take long
+GONE_WAIT_S = 1.0  # after the worker has killed an actor, for the news to arrive
+UNDER_WAY_BYTES = 64 << 20  # of files, read into memory and not stored yet, for one actor
+
+Transfers = dict[StoreAddress, BulkTransfer | None]
+
+
+class Actors:
+    """The actors that this process made, and those of handles that it got."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        loop: Loop,
+        session: MasterSession,
+        channels: Channels,
+        calls: Calls,
+        stores: Stores,
+        shipment: Shipment,
+    ) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._session = session
+        self._channels = channels
+        self._calls = calls
+        self._stores = stores
+        self._uploads = FileUploads(shipment)
+        self._known: weakref.WeakValueDictionary[str, ActorState] = weakref.WeakValueDictionary()
+        self._names = Names(f"{session.id[:4]}." if session.inside else "")
+        self._ends: dict[str, control.End] = {}  # requested, and not confirmed yet
+
+    # --- known ------------------------------------------------------------------------------------
+
+    def borrow(self, actor: str, name: str) -> ActorState:
+        """Return an actor of which a handle arrived here, or which was found by its name."""
+        found = self._known.get(actor)
+        if found is None:
+            request = control.Request(
+                actor=actor, name=name, class_name="", owner="", job="", python=this_machine.PYTHON
+            )
+            found = self._known[actor] = ActorState(self._engine, request, owned=False)
+        return found
+
+    def find(self, name: str) -> RemoteActor:
+        located = self._session.ask(lambda t: control.Locate(ticket=t, name=name)).result()
+        if located.location is None:
+            raise NameError(f"there is no actor named {name!r} on this cluster")
+        return self.borrow(located.location.actor, name)
+
+    def await_arrival(self, class_name: str) -> "ArrivalQuestion":
+        return ArrivalQuestion(self._session, self, class_name)
+
+    # --- born -------------------------------------------------------------------------------------
+
+    def place(
+        self,
+        cls: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        count: int,
+    ) -> list[RemoteActor]:
+        """Make `count` actors, or find the actor of a name, if that is wanted and there is one."""
+        while options.get_if_exists:
+            try:
+                return [self.find(options.name)]
+            except NameError:
+                pass
+            try:  # the master gives a name once, so one client makes it
+                return self._make(cls, args, kwargs, options, 1)
+            except NameTaken as error:  # another was faster, and its actor may end before we look
+                if error.__cause__ is not None:  # it is the constructor's own
+                    raise
+        return self._make(cls, args, kwargs, options, count)
+
+    def _make(
+        self,
+        cls: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        count: int,
+    ) -> list[RemoteActor]:
+        self._session.check()
+        sources.refuse_while_importing("makes an actor")
+        library.gather()
+        what = cls.__name__
+        encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
+        gang = secrets.token_hex(16) if count > 1 else ""  # placed whole, or not at all
+        actors = [self.new(cls, options, count, gang) for _ in range(count)]
+        self._place_all(actors, encoded, options)
+        return list(actors)
+
+    def new(self, cls: type, options: Options, together: int, gang: str) -> ActorState:
+        """Return an actor that has a name and no place yet, one of `together` of a group."""
+        session = self._session
+        assert isinstance(options.memory, int)
+        request = control.Request(
+            actor=secrets.token_hex(16),
+            name=self._names.of(cls, options),
+            named=bool(options.name),
+            gang=gang,
+            together=together,
+            machine=options.machine,
+            near=options.near or "",
+            class_name=cls.__name__,
+            owner="" if options.detached else session.id,
+            job=session.job,
+            resources=Resources(
+                options.cores, options.gpus, options.memory, parse_others(options.resources)
+            ),
+            names_cpus=options.cpus is not None,
+            max_restarts=options.max_restarts,
+            maker=session.id,
+            python=this_machine.PYTHON,
+            env=options.env,
+            modules=heavy_modules(),
+        )
+        actor = ActorState(self._engine, request, owned=not options.detached)
+        self._known[request.actor] = actor
+        return actor
+
+    def _place_all(
+        self, actors: Sequence[ActorState], encoded: codec.Encoded, options: Options
+    ) -> None:
+        """Place all of these and run their constructors.  Makes all of them or raises an error."""
+        # No frame here holds a future whose error it raises; see future.py.
+        places: deque[Question] = deque()
+        made: deque[CallFuture[Any]] = deque()
+        collected = False
+        transfers: Transfers = {}
+        try:
+            for actor in actors:
+                places.append(self._ask_for_place(actor, options.patience_s))
+            if options.max_restarts:
+                encoded = own(encoded)
+                for actor in actors:
+                    actor.made_from = encoded, options
+            for actor in actors:
+                if not collected and not places[0].has_room():
+                    gc.collect()  # handles in cycles of garbage may be what fills the cluster
+                    collected = True
+                made.extend(self.start(actor, places.popleft(), encoded, options, transfers))
+            while made:
+                made.popleft().result()
+        except BaseException:
+            for place in places:  # otherwise a new master would be asked for them
+                place.cancel()
+            self._request_end([actor.actor for actor in actors], 0.0, kill=True)
+            raise
+
+    def _ask_for_place(self, actor: ActorState, patience_s: float | None = None) -> Question:
+        if patience_s is None:
+            patience_s = self._session.patience_s
+        return self._session.ask(
+            lambda ticket: control.Place(
+                ticket=ticket,
+                request=actor.request,
+                patience_s=min(patience_s, control.LONGEST_S),
+            )
+        )
+
+    def start(
+        self,
+        actor: ActorState,
+        place: Question,
+        encoded: codec.Encoded,
+        options: Options,
+        transfers: Transfers,
+    ) -> list[CallFuture[Any]]:
+        """Wait for the place, then send the files, the class and the arguments there.
+
+        `transfers` has the class and arguments on the machines to which they have crossed already.
+
+        Returns the futures of the files and of the constructor: the first that fails tells why.
+        """
+        try:
+            actor.location = place.result()
+        finally:
+            if not place.answered:  # this thread was interrupted
+                place.cancel()
+            del place  # see future.py
+        channel = self._channels.open(actor)
+        content, channel.sources_sent = whole_sources(actor, actor.location.life)
+        prepare = shipping.prepare(
+            self._session.job,
+            self._session.host,
+            self._uploads.files,
+            options.concurrency,
+            content,
+        )
+        body = codec.Encoded((control.encode(prepare),), ())
+        missing: CallFuture[list[str]] = CallFuture("the actor")
+        channel.send(Kind.PREPARE, "", body, missing, background=True)
+        stored: list[CallFuture[None]] = []
+        if self._uploads.files:
+            try:
+                digests = missing.result()
+            finally:
+                del missing  # see future.py
+            worker, _, _ = actor.location.ipc.rpartition("/")  # its folder
+            stored = self._uploads.deliver(worker, digests, channel.send_file)
+        future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
+        transfer = self._transfer(actor, encoded, transfers)
+        future.needs = transfer
+        outgoing = OutgoingValue(encoded, transfers=(transfer,) if transfer else ())
+        channel.send(Kind.INIT, "", encoded, future, background=True, large=outgoing)
+        outgoing.close()
+        return [*stored, future]
+
+    def _transfer(
+        self, actor: ActorState, encoded: codec.Encoded, transfers: Transfers
+    ) -> BulkTransfer | None:
+        """Bring the class and arguments to an actor's machine, if they are large and it is another.
+
+        Returns when they are there.
+        """
+        store = self._channels.store_of(actor) if encoded.nbytes >= SEND_FROM_BYTES else None
+        if store is None:
+            return None
+        if store not in transfers:
+            transfer = transfers[store] = self._stores.transfer(encoded, [store])
+            if transfer is not None:
+                transfer.run()
+        return transfers[store]
+
+    # --- reborn -----------------------------------------------------------------------------------
+
+    def hear_of_death(self, obituary: Obituary) -> None:
+        """On the loop's thread: the master says that a life of an actor has ended."""
+        if not obituary.restarting:
+            self._ends.pop(obituary.actor, None)  # confirmed
+        actor = self._known.get(obituary.actor)
+        if actor is None or (obituary.restarting and obituary.life < actor.request.life):
+            return
+        error = end_error(actor.name, actor.location, obituary)
+        if not obituary.restarting:
+            actor.ended = error
+            actor.gone = True
+        elif actor.made_from is not None and (actor.owned or obituary.lost):
+            with actor.lock:
+                # If it was given up, the master was told to end it.
+                is_given_up = actor.ended is not None or actor.is_released
+                if not is_given_up:
+                    actor.settled = False
+                    actor.expect_life(obituary.life + 1)
+            if not is_given_up:
+                threading.Thread(
+                    target=self.restart, args=(actor,), name="remotely-restart", daemon=True
+                ).start()
+        else:  # the next call asks where it is, and gets the answer once it is there again
+            actor.expect_life(obituary.life + 1)
+        actor.wake()
+        channel = actor.channel
+        is_over = not obituary.restarting or (channel and channel.location.life <= obituary.life)
+        if channel is None or not is_over:
+            return
+        if obituary.exited:
+            actor.channel = None  # calls to come find no open one
+            channel.end_after_replies(error, obituary)
+        else:
+            channel.end(error, obituary)
+
+    def restart(self, actor: ActorState) -> None:
+        """Give an actor that died its next life; its handles stay valid."""
+
+        def make() -> None:
+            assert actor.made_from is not None
+            place = self._ask_for_place(actor)
+            made = deque(self.start(actor, place, *actor.made_from, {}))
+            while made:
+                made.popleft().result()
+
+        # Maybe before it had a place: then the master has ended its last life only.
+        restart(actor, actor.life, make, partial(self._request_end, [actor.actor], 0.0))
+
+    # --- ended ------------------------------------------------------------------------------------
+
+    def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
+        self._session.check()
+        deadline = time.monotonic() + grace_s
+        actors = [r for r in remotes if isinstance(r, ActorState) and r.ended is None]
+        if not grace_s:
+            self._kill(actors)
+            return
+        asked = self._calls.send(actors, Kind.END, "", NOTHING, background=True)[::-1]
+        failures: list[BaseException] = []  # of the classes' own `close`
+        try:
+            while asked:
+                try:
+                    asked.pop().result(max(0.0, deadline - time.monotonic()))
+                except (ActorDied, WorkerLost, CallTimeout):
+                    pass
+                except Exception as error:
+                    failures.append(error)
+            for actor in actors:
+                self._wait_for_end(actor, deadline)
+        finally:
+            for actor in actors:
+                self._mark_closed(actor)
+        if failures:
+            raise failures[0]
+
+    def release(self, remote: RemoteActor) -> None:
+        if self._session.is_closed or self._session.is_forked:
+            return
+        assert isinstance(remote, ActorState)
+        remote.is_released = True
+        if remote.owned and remote.ended is None:
+            self._request_end([remote.actor], PLACE_S)
+        if (channel := remote.channel) is not None:  # no call is in flight: it would hold a handle
+            self._loop.call(partial(channel.end, _last_handle_gone))
+
+    def repeat_requests(self) -> None:
+        """On the loop's thread: tell a new master what the last one has not confirmed."""
+        for end in self._ends.values():
+            self._session.link.send(end)
+
+    def _request_end(self, actors: Sequence[str], grace_s: float, kill: bool = False) -> None:
+        """Have the master end actors.
+
+        Do so too for an actor that was asked for and then given up: it may have a place by now.
+        """
+        ends = {actor: control.End(actor=actor, grace_s=grace_s, kill=kill) for actor in actors}
+
+        def send() -> None:
+            self._ends.update(ends)
+            for end in ends.values():
+                self._session.link.send(end)
+
+        self._loop.call(send)
+
+    def _kill(self, actors: Sequence[ActorState]) -> None:
+        for actor in actors:
+            if not actor.owned:  # the master tells us of its end if we ask where it is
+                self._channels.locate(actor)
+            self._request_end([actor.actor], 0.0, kill=True)
+        for actor in actors:
+            actor.is_gone(KILLED_WAIT_S)
+            self._mark_closed(actor)
+
+    def _wait_for_end(self, actor: ActorState, deadline: float) -> None:
+        """Return when the process of an actor has ended; have it killed after the deadline."""
+        if self._loop.is_own_thread():  # a done-callback: this thread receives the news
+            return
+        if not actor.wait_for_end(deadline):
+            self._request_end([actor.actor], 0.0)
+            actor.wait_for_end(time.monotonic() + TERM_S + GONE_WAIT_S)
+
+    def _mark_closed(self, actor: ActorState) -> None:
+        """Fail all calls of an actor that was closed, those in flight and those to come."""
+        if actor.ended is None:
+            gone = Obituary(actor=actor.actor, life=actor.request.life, asked=True)
+            actor.ended = end_error(actor.name, actor.location, gone)
+            actor.wake()
+            if actor.channel is not None:
+                actor.channel.end(actor.ended, gone)
+
+
+def _last_handle_gone(may_have_run: bool) -> NotConnected:
+    return NotConnected("the last handle is gone")
+
+
+class ArrivalQuestion:
+    """A question for an actor whose process dials in.  Implements `engine.Arrival`."""
+
+    def __init__(self, session: MasterSession, actors: Actors, class_name: str) -> None:
+        session.check()
+        if session.address.startswith("ipc:"):
+            raise NotConnected(
+                "no process can dial in to a cluster that this one has started for itself: start "
+                "one with 'remotely start', and connect to that"
+            )
+        self._session = session
+        self._actors = actors
+        self._class_name = class_name
+        self._ticket = 0
+        self._question = session.ask(self._ask)
+
+    def result(self, timeout: float | None = None) -> ActorState:
+        try:
+            located: control.Located = self._question.result(timeout)
+        except CallTimeout:
+            what = f"no {self._class_name} has dialled in within {timeout:g} s"
+            raise CallTimeout(what, still_running=False) from None
+        assert located.location is not None
+        actor = self._actors.borrow(located.location.actor, located.location.name)
+        if actor.location is None:
+            actor.location = located.location
+        self._session.arrivals.add(actor.actor)
+        return actor
+
+    def give_back(self) -> None:
+        self._question.cancel()
+        if not self._session.is_closed:
+            self._session.tell(control.NoArrival(ticket=self._ticket))
+
+    def _ask(self, ticket: int) -> control.AskArrival:
+        self._ticket = ticket
+        return control.AskArrival(ticket=ticket, class_name=self._class_name)
+
+
+class _Upload:
+    """One file on its way to one worker."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+        self.failed = False
+
+    def end(self, future: Future[None]) -> None:
+        self.failed = future.exception() is not None
+        self.is_over.set()
+
+
+class FileUploads:
+    """The files that this client has sent or is sending to each worker.  Thread-safe."""
+
+    def __init__(self, shipment: Shipment) -> None:
+        self.files = shipment.files
+        self._shipment = shipment
+        self._sent: dict[tuple[str, str], _Upload] = {}  # by worker and hash
+        self._lock = RLock()
+
+    def deliver(
+        self,
+        worker: str,
+        missing: Iterable[str],
+        send: Callable[[str, bytes, CallFuture[None]], object],
+    ) -> list[CallFuture[None]]:
+        """Send the files that a worker lacks through one of its actors; wait for those that other
+        actors are storing there.
+
+        Returns the futures of the files that may not be stored yet.  Raises RemotelyError for a
+        file that has changed.
+        """
+        under_way: deque[tuple[CallFuture[None], int]] = deque()
+        left = list(missing)
+        while left:
+            others = []
+            for digest in left:
+                future: CallFuture[None] = CallFuture("the actor")
+                try:
+                    if other := self._claim((worker, digest), future):
+                        others.append((digest, other))
+                        continue
+                    content = self._shipment.read(digest)
+                    send(digest, content, future)
+                    under_way.append((future, len(content)))
+                except BaseException:  # or we are interrupted: others may wait for it
+                    future.lose(RemotelyError("it was not sent"))
+                    future.tell()
+                    raise
+                del future  # see future.py
+                while sum(size for _, size in under_way) > UNDER_WAY_BYTES:
+                    under_way.popleft()[0].result()
+            for _, other in others:
+                other.is_over.wait()
+            left = [digest for digest, other in others if other.failed]
+        return [future for future, _ in under_way]
+
+    def _claim(self, key: tuple[str, str], future: CallFuture[None]) -> _Upload | None:
+        """Return the upload by another actor, or None: then this one has to send the file."""
+        ours = _Upload()
+        future.add_done_callback(ours.end)  # before others can find it
+        with self._lock:
+            other = self._sent.get(key)
+            if other is not None and not other.failed:
+                return other
+            self._sent[key] = ours
+        return None

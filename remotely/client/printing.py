@@ -1,0 +1,173 @@
+"""Printing by a client: the output and log records of actors, unretrieved errors, its own words.
+
+Log records of actors go to the script's own handlers, which run on a thread of their own.  A
+handler may be slow, or wait for a lock; the loop's thread, which receives the replies, must never
+wait for it.  If the handlers cannot keep up, the records beyond MAX_WAITING are counted and
+reported.  A script without handlers sees what `logging` would print as a last resort, with the name
+of the actor before it, just as the output of actors is shown.
+
+This is the I/O of reporting/terminal.py and reporting/throttled_log.py.
+"""
+
+import contextlib
+import logging
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+
+from remotely.client.master_session import MasterSession
+from remotely.errors import ActorRaised, NotConnected, RemotelyError
+from remotely.futures import unretrieved
+from remotely.protocol import control
+from remotely.protocol.control import Logged, Printed
+from remotely.reporting import log_records
+from remotely.reporting.terminal import Screen
+from remotely.reporting.throttled_log import ThrottledLog
+from remotely.transport.loop import Loop
+
+MAX_WAITING = 10_000
+CLOSE_S = 2.0
+log = logging.getLogger("remotely")
+
+
+class Display:
+    def __init__(self, shows_output: bool) -> None:
+        self._shows_output = shows_output
+        # The loop shows what actors print, and another thread what they log.
+        self._lock = threading.Lock()
+        self._screens = {
+            is_error: Screen(clears=_is_terminal(stream))
+            for is_error, stream in ((False, sys.stdout), (True, sys.stderr))
+        }
+        self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
+
+    def show(self, output: control.Printed) -> None:
+        if self._shows_output:
+            with self._lock:
+                screen = self._screens[output.error]
+                _write(output.error, screen.add(output.name, output.text))
+
+    def complain(self, source: str, sentence: str) -> None:
+        """Print it, or count it if a sentence of the same source was printed a moment ago."""
+        self._throttled.add(source, sentence, time.monotonic())
+
+    def close(self) -> None:
+        for is_error, screen in self._screens.items():
+            if end := screen.close():
+                _write(is_error, end)
+
+
+class ErrorReporter:
+    """Collects the errors of submitted calls that nobody has retrieved, on any thread, and prints
+    them on the loop's thread: see futures/unretrieved.py."""
+
+    def __init__(self, session: MasterSession, display: Display, loop: Loop) -> None:
+        self._session = session
+        self._display = display
+        self._loop = loop
+        self._errors: deque[tuple[str, BaseException]] = deque()
+
+    def note(self, what: str, error: BaseException) -> None:
+        """On any thread, in the middle of anything: a future with this error was dropped."""
+        session = self._session
+        is_ours = isinstance(error, RemotelyError) and not isinstance(error, ActorRaised)
+        is_expected = session.is_leaving and is_ours
+        if is_expected or isinstance(error, NotConnected) or session.is_forked:
+            return
+        self._errors.append((what, error))
+        if not session.is_closed:
+            self._loop.call(self.report)
+
+    def report(self) -> None:
+        """Print what has been noted."""
+        while self._errors:
+            what, error = self._errors.popleft()
+            text = unretrieved.report_text(what, error)
+            self._display.complain(unretrieved.report_key(what, error), text)
+
+
+class LogListener:
+    """`show` prints the records for which there is no handler."""
+
+    def __init__(self, show: Callable[[Printed], None]) -> None:
+        self._show = show
+        self._waiting: queue.SimpleQueue[Logged | None] = queue.SimpleQueue()
+        self._left_out = 0
+        self._is_late = False  # `close` has waited long enough: skip the rest
+        self._thread: threading.Thread | None = None
+
+    def hear(self, logged: Logged) -> None:
+        """On the loop's thread, which must not wait: any thread may hold the locks of `logging`."""
+        if self._waiting.qsize() >= MAX_WAITING:
+            self._left_out += 1
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="remotely-log", daemon=True)
+            self._thread.start()
+        self._waiting.put(logged)
+
+    def close(self) -> None:
+        """Return when all records are handled, or after CLOSE_S: then count and report the rest.
+
+        A handler that hangs for CLOSE_S more is abandoned, since it would delay the warning too.
+        """
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._waiting.put(None)
+            self._thread.join(CLOSE_S)
+            if self._thread.is_alive():
+                self._is_late = True
+                self._thread.join(CLOSE_S)
+
+    def _handle(self, logged: Logged) -> None:
+        logger = logging.getLogger(logged.logger)
+        if not logger.isEnabledFor(logged.level):
+            return
+        if logger.hasHandlers():
+            logger.handle(log_records.unpack(logged))
+        else:
+            self._show_last_resort(logged)
+
+    def _show_last_resort(self, logged: Logged) -> None:
+        last = logging.lastResort
+        if last is not None and logged.level >= last.level:
+            text = f"{last.format(log_records.unpack(logged))}\n"
+            actor, name, job = logged.actor, logged.name, logged.job
+            self._show(Printed(actor=actor, name=name, job=job, error=True, text=text))
+
+    def _tell_left_out(self) -> None:
+        if self._left_out:
+            left_out, self._left_out = self._left_out, 0
+            log.warning("%d records of actors were left out: handlers are slow", left_out)
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            logged = self._waiting.get()
+            try:
+                if logged is None:
+                    is_open = False
+                elif self._is_late:
+                    self._left_out += 1
+                else:
+                    self._handle(logged)
+                if self._waiting.empty():
+                    self._tell_left_out()
+            except Exception:  # of the user's filter; `logging` reports those of handlers
+                traceback.print_exc()
+
+
+def _write(is_error: bool, text: str) -> None:
+    stream = sys.stderr if is_error else sys.stdout
+    with contextlib.suppress(Exception):  # a closed terminal must not stop the client
+        stream.write(text)
+        stream.flush()
+
+
+def _is_terminal(stream: object) -> bool:
+    with contextlib.suppress(Exception):  # it may be None, closed, or an object of the user
+        return bool(stream.isatty())  # type: ignore[attr-defined]
+    return False
