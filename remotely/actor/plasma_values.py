@@ -9,7 +9,7 @@ from ray.exceptions import RayError
 
 from remotely.actor.servant import Does, RoutedReply
 from remotely.engines.ray.actor import end_error
-from remotely.engines.ray.host import NOT_RUN, Entries, received, writable
+from remotely.engines.ray.host import LOST, NOT_RUN, Entries, received, writable
 from remotely.errors import ActorDied, NotPicklable
 from remotely.futures.stream import StreamToken
 from remotely.objects.placeholders import CancelledPlaceholder, SelfPlaceholder
@@ -87,6 +87,6 @@ def _error_of(entry: Any) -> BaseException | None:
         return end_error("the actor", None, entry)(True)
     if isinstance(entry, BaseException):
         return entry
-    if isinstance(entry, bytes) and entry == NOT_RUN:
-        return ActorDied("the actor was closed", exit=0, may_have_run=False)
+    if isinstance(entry, bytes) and entry in (NOT_RUN, LOST):
+        return ActorDied("the actor was closed", exit=0, may_have_run=entry == LOST)
     return None

@@ -28,7 +28,7 @@ from remotely.calling.back_pressure import Room
 from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.engine import RemoteActor
 from remotely.engines.ray.actor import HostedActor
-from remotely.engines.ray.host import NOT_RUN, received
+from remotely.engines.ray.host import LOST, NOT_RUN, received
 from remotely.engines.ray.stored import Referred, put_beside
 from remotely.errors import ActorDied, NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
@@ -341,9 +341,9 @@ class Calls:
                 return
             if isinstance(data, RayError):
                 future.lose(self._lost(actor, reply.life, data, True))
-            elif data == NOT_RUN:
+            elif data in (NOT_RUN, LOST):
                 error = RayError("it was closed, or its owner has ended")
-                future.lose(self._lost(actor, reply.life, error, False))
+                future.lose(self._lost(actor, reply.life, error, data == LOST))
             else:
                 message = wire.decode(received(data), "actor")
                 outcome.settle(future, message, self.stream_of, lends=False)

@@ -35,7 +35,6 @@ from remotely.engines.ray.stored import PlasmaRef
 from remotely.errors import ActorDied, CallTimeout, NameTaken, NotConnected, WorkerLost
 from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import report_key, report_text
-from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S, OWNER_GRACE_S, PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
@@ -287,17 +286,16 @@ class RayEngine:
     def release(self, remote: RemoteActor) -> None:
         assert isinstance(remote, HostedActor)
         remote.is_released = True
-        host, route, number = remote.host, remote.route, remote.number + 1
+        host, route = remote.host, remote.route
         if self._is_closed or host is None:
             return
         # The last reference may go anywhere, even in the middle of a call: so not here.
-        run = self._calls.run_soon
         if not remote.owned:
-            run(lambda: host.forget.remote(route))
+            self._calls.run_soon(lambda: host.forget.remote(route))
         elif remote.ended is None:
             self._let_go.add(remote.actor)
             let_go = functools.partial(self._let_go.discard, remote.actor)
-            run(lambda: _end_unasked(host, route, number, let_go))
+            self._calls.run_soon(lambda: _end_unasked(host, let_go))
 
     def forget(self) -> None:
         """In a forked child: leave everything to the parent."""
@@ -362,17 +360,15 @@ class RayEngine:
         self._throttled.add(key, text, time.monotonic())
 
 
-def _end_unasked(host: Any, route: bytes, number: int, on_end: Callable[[], None]) -> None:
-    """End an actor whose last handle is gone, after the calls made before."""
-    (head,) = wire.encode(Kind.END, number)
-    host.do.remote(route + bytes(head))
+def _end_unasked(host: Any, on_end: Callable[[], None]) -> None:
+    """End an actor whose last handle is gone; each pending call of ours has held one."""
 
     # Ray ends an actor with the last handle of its maker, and this one has to close first.
     def has_ended(left: "Future[Any]", host: Any = host) -> None:
         left.exception()
         on_end()
 
-    _leave(host, PLACE_S).future().add_done_callback(has_ended)
+    _leave(host, PLACE_S, stops=True).future().add_done_callback(has_ended)
 
 
 def _leave(host: Any, grace_s: float, stops: bool = False) -> Any:

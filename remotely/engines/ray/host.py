@@ -9,7 +9,7 @@ constructor of a host does nothing, and the object is made by a message, INIT, a
 cluster.  Until INIT has come a host says that it has no object (`state`), so nobody finds it.
 
 A message to a host is a route, which names its client, and the head of the message, as bytes;
-large buffers lie beside it, out of band.  A reply is the same without a route, or NOT_RUN.
+large buffers lie beside it, out of band.  A reply is the same without a route, or one of two words.
 """
 
 import asyncio
@@ -43,7 +43,8 @@ CALLS_AT_ONCE = 1_000_000  # in the event loop of an AsyncHost; how many run is 
 HOSTED = "remotely.actor.hosted"
 
 ROUTE_BYTES = 8
-NOT_RUN = b""  # instead of a reply: the actor has ended, and this call did not run
+# Instead of a reply: the actor has ended, and this call did not run, or may have.
+NOT_RUN, LOST = b"", b"lost"
 
 Entries = Sequence[Any]  # replies of other calls, or errors, in the place of arguments
 Frames = Sequence[bytes | memoryview]
@@ -332,7 +333,8 @@ class AsyncHost(Host):
         1  It waits for those with lower numbers, and then for its `refs`.
         2  It is handed to the servant, which answers now or later, by `reply`.
         3  The next number may go on, whatever became of this one.
-        4  It returns when it is answered; with NOT_RUN if the object is let go before (`over`).
+        4  It returns when it is answered; with NOT_RUN or LOST if the object is let go before
+           (`over`).
         """
         route, head = data[:ROUTE_BYTES], memoryview(data)[ROUTE_BYTES:]
         number = wire.call_id_of(head)
@@ -394,8 +396,10 @@ class AsyncHost(Host):
             outcome.set_result(data)
 
     def _end(self) -> None:
+        assert self._hosted is not None
         for route, number in list(self._asked):
-            self._answer(route, number, NOT_RUN)
+            is_in_time = self._hosted.cancel(route, number)  # else it has begun
+            self._answer(route, number, NOT_RUN if is_in_time else LOST)
         self._over.set()  # last: `leave` waits for it
 
 
