@@ -4,7 +4,9 @@
     born      the master gives it a place; then the script's files and modules, the class and its
               arguments go to the process there
     reborn    the master decides whether an actor that died is restarted.  Its owner makes the next
-              life, since it keeps the class and the arguments
+              life, since it keeps the class and the arguments; that of a detached actor is made by
+              its worker, from a file (values/restart_file.py), or after a loss of the machine by
+              the client that made the actor
     ended     by request of the master, which is repeated until the master confirms the end
 
 Files go to each worker once.  An actor says which of them its worker lacks.  If several actors

@@ -1,7 +1,8 @@
 """One connection from a client to one life of an actor: what is sent over it, and what is received.
 
-A channel never reconnects.  When its connection breaks, its calls fail with an error that tells
-whether they may have run, and the next call opens a new channel.  So no queued call can reach the
+A channel never reconnects.  When its connection breaks, its calls wait for the obituary of the
+actor, then fail with an error that tells whether they may have run, and the next call opens a new
+channel.  So no queued call can reach the
 next life of an actor, and a late reply of an earlier life has nowhere to go.
 
 A ZeroMQ socket belongs to one thread at a time, and the channel's lock is that time.  A blocking
@@ -55,7 +56,11 @@ The end:
    14  The connection breaks: nothing leaves any more.  The master is about to say why.
    15  The actor has exited in good order.  Its last replies may still be on their way, and behind
        them comes the end of the connection.
-   16  It ends: what has arrived counts, and every other pending call fails.
+   16  It ends: what has arrived counts, and every other pending call fails.  A call may have run
+       if it has left, and if the actor had begun it: the obituary has the last id that it began
+       for this connection, as the actor wrote it into memory that its worker reads.  Without an
+       obituary every call that has left may have run.  A leader is woken, finds that nothing is
+       pending, and sleeps on its own future until the loop has settled it.
 
 Sleeping and being woken take most of the time of a short call.  So a leader first polls for SPIN_S
 without sleeping, if the last reply of this actor came soon.
@@ -77,10 +82,11 @@ from typing import Any, NamedTuple
 import zmq
 
 from remotely.calling import back_pressure
+from remotely.calling.actor import EndError
 from remotely.calling.back_pressure import Room
 from remotely.client.bulk_transfer import Stores
 from remotely.client.deadlock import WaitReporter
-from remotely.client.end_errors import EndError, last_begun
+from remotely.client.end_errors import last_begun
 from remotely.client.master_session import MasterSession
 from remotely.client.shared_memory import SharedMemory, take_back
 from remotely.client.stored_results import StoredResults

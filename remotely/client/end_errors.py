@@ -1,12 +1,9 @@
 """The errors of calls to an actor that has ended, or whose connection broke."""
 
-from collections.abc import Callable
-
+from remotely.calling.actor import EndError
 from remotely.errors import ActorDied, WorkerLost, doubt
 from remotely.protocol.control import Location, Obituary
 from remotely.protocol.numbers import MOST
-
-EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
 
 
 def end_error(name: str, location: Location | None, obituary: Obituary) -> EndError:

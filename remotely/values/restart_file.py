@@ -2,9 +2,9 @@
 
 An actor that has no owner and may be restarted writes the messages that made it into its worker's
 folder: PREPARE and INIT, as they arrived.  If its process dies, its worker starts another, which
-reads them before it takes calls (restarts.py).  The worker never reads the file: a pickle is code,
-and a worker runs none.  The file is closed to other users, and is removed with the actor or the
-worker.
+reads them before it takes calls (actor/servant.py).  The worker never reads the file: a pickle is
+code, and a worker runs none.  The file is closed to other users, and is removed with the actor or
+the worker.
 
 The file holds the number of messages; for each message the number of its frames; for each frame its
 length and its bytes.  It is mapped privately, so that a large array among the arguments is read

@@ -376,8 +376,9 @@ class Actors:
         child.log.end()
 
     def _reaped(self, child: Child, obituary: control.Obituary) -> None:
-        may_restart = child.announced and child.request.max_restarts and not obituary.asked
-        self._died(obituary, child.as_status() if may_restart else None)
+        # For a master that has been started again since and does not know the actor.
+        is_of_use = child.announced and child.request.max_restarts and not obituary.asked
+        self._died(obituary, child.as_status() if is_of_use else None)
 
     def _died(self, obituary: control.Obituary, lived: control.ActorStatus | None = None) -> None:
         if obituary.asked:

@@ -6,8 +6,9 @@
     4  later      SIGKILL to its group, TERM_S after that
     5  ended      its pidfd says so at once; the zygote, or the kernel, says how, within
                   STATUS_WAIT_S (`_see_end`, `exited`)
-    6  reaped     its group is killed, its pipes and its socket are read to the end, its row is
-                  removed, and the master is told (`reap`)
+    6  reaped     which calls it had begun is read from the page that it shared, its row is removed,
+                  its group is killed, its pipes and its socket are read to the end, the page is
+                  closed, and the master is told (`reap`)
     7  strays     what it left behind in sessions of its own becomes a child of the worker, which
                   is their subreaper, as soon as nobody between them is left
 
@@ -272,7 +273,7 @@ class Reaper:
         if ended == "SIGKILL" and not child.why and this_machine.oom_kills() > self._oom_kills:
             self._oom_kills = this_machine.oom_kills()
             child.why = "out of memory: the kernel has ended a process of this machine"
-        begun, all_begun = activity.begun(child.page)
+        begun, all_begun = activity.begun(child.page)  # before `clear` closes the page
         self.clear(child)
         if faults.ON:
             faults.at("worker.died")

@@ -152,7 +152,7 @@ class Actor:
 
 
 def counted(*sizes: int) -> tuple[Actor, list[CallFuture[None]]]:
-    actor = Actor(BackPressure())
+    actor = Actor(BackPressure(ByteBudget()))
     futures: list[CallFuture[None]] = [CallFuture("a call", actor) for _ in sizes]
     for future, nbytes in zip(futures, sizes, strict=True):
         actor.back_pressure.count(future, nbytes, may_wait=True)
