@@ -100,7 +100,8 @@ class Core:
         return state.take_instructions()
 
     def _tell_keys(self, who: str) -> None:
-        self.state.tell(who, control.Registered(client_keys=self.state.admission.client_keys))
+        client_keys = self.state.admission.client_keys
+        self.state.tell(who, control.Registered(client_keys=client_keys))
 
     def close(self) -> list[Instruction]:
         """The cluster is being stopped: nothing is placed any more, and every worker leaves."""
@@ -264,12 +265,10 @@ class Core:
         """Return which worker is to relay what the callers of a guest send."""
         return guests.relay_for_guest(self.state)
 
-    def replace_guests(self, before: Iterable[str], now: float) -> list[Instruction]:
-        """A process dials in again: what it was before ends now."""
+    def why_not(self, register: control.Register, now: float) -> control.Refused | None:
+        """Return what a guest is told that cannot be taken in; what it was before has ended."""
         self.state.now = now
-        for name in before:
-            self._remove_worker(name, guests.AGAIN)
-        return self.state.take_instructions()
+        return guests.why_not(register, self.state)
 
     def hear_worker(self, who: str, message: object, now: float) -> list[Instruction]:
         """A worker says something."""
@@ -306,12 +305,14 @@ class Core:
         """
         state = self.state
         state.now = now
-        worker = state.workers.records.get(who)
-        is_guest = worker is not None and guests.is_guest(worker.register)
-        if not is_guest and state.workers.suspend(who):
+        if not self._is_guest(who) and state.workers.suspend(who):
             actors.place_elsewhere(state, who)
         actors.hear_figures(state, who)
         return state.take_instructions()
+
+    def _is_guest(self, name: str) -> bool:
+        record = self.state.workers.records.get(name)
+        return record is not None and guests.is_guest(record.register)
 
     def remove_worker(
         self, name: str, why: str, now: float, may_return: bool = False
@@ -328,8 +329,7 @@ class Core:
             return
         state.leases.end(name)
         state.instructions.append(LetGo(name))
-        may_return &= not guests.is_guest(state.workers.records[name].register)
-        state.workers.leave(name, state.now, may_return)
+        state.workers.leave(name, state.now, may_return and not self._is_guest(name))
         actors.place_elsewhere(state, name)
         for record in state.actors.on_worker(name):
             actors.die(state, record.lost(why))

@@ -187,8 +187,8 @@ class Ledger:
 
     @property
     def pythons(self) -> list[str]:
-        """Those of the workers, sorted."""
-        return sorted(self._sizes)
+        """Those of the workers, sorted; a guest has none."""
+        return sorted(filter(None, self._sizes))
 
     @property
     def cpus(self) -> float:
@@ -437,10 +437,10 @@ class Ledger:
                 del self._amounts[of]
 
     def _why_never(self, asked: Resources, python: str, alike: list[Resources]) -> str:
-        if not self._workers:
+        if not self.pythons:
             return f"{asked} cannot be had: no machine has joined the cluster"
         if not alike:
-            others = listed(sorted(self._sizes, key=_version))
+            others = listed(sorted(self.pythons, key=_version))
             return (
                 f"no worker runs Python {python}: they run {others}; code does not travel between "
                 "versions, so start the script or a worker with the other's"

@@ -147,19 +147,19 @@ class Master:
             case control.Register(worker=who):
                 before = self._admission.vet_worker(message, key)
                 message = guests.vouch(message, key, self._admission.seals)
+                why = "its worker's process ended"
                 if guests.is_guest(message):
-                    self._do(self.core.replace_guests(before, now))
-                    if refusal := guests.why_not(message, self.core.state):
+                    for each in before:
+                        self._do(self.core.remove_worker(each, guests.AGAIN, now))
+                    if refusal := self.core.why_not(message, now):
                         self._send(route, refusal)
                         return
-                self._take(who, route, key)
-                if guests.is_guest(message):
                     self._guests[sockets.fd_of(sender)] = who
+                    why = "its process ended"
+                self._take(who, route, key)
                 is_near = message.host == self._host and self._is_from_here(sender)
                 self._do(self.core.enlist(message, now, is_near, before))
                 if is_near:
-                    is_guest = guests.is_guest(message)
-                    why = "its process ended" if is_guest else "its worker's process ended"
                     end = lambda now: self.core.remove_worker(who, why, now, may_return=True)
                     self._watch(who, message.pid, end)
                 self._hear_held(route, who, self.core.hear_worker)

@@ -92,14 +92,15 @@ class ActorRecord:
     ends_within_s: float | None = None  # if it was asked to end; its worker may not have heard
 
     def lost(self, why: str = "", restarting: bool = False) -> control.Obituary:
-        """Return what is told of it when nobody saw its end; of a guest's, its process has ended.
+        """Return what is told of it when nobody saw its end; of a guest's, its process has.
 
-        `restarting`: a life follows.
+        `restarting`: another life follows.
         """
+        is_guest = bool(self.request.classes)
         return control.Obituary(
             actor=self.request.actor,
             life=self.request.life,
-            lost=not self.request.classes,
+            lost=not is_guest,
             why=why,
             restarting=restarting,
         )

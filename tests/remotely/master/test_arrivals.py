@@ -40,6 +40,12 @@ class Cluster:
             elif isinstance(each, LetGo):
                 self.gone.append(each.who)
 
+    def client_says(self, who: str, message: msgspec.Struct) -> None:
+        self.do(self.core.hear_client(who, message, 0.0))
+
+    def guest_says(self, nonce: str, message: msgspec.Struct) -> None:
+        self.do(self.core.hear_worker(id_of(nonce), message, 0.0))
+
     def told(self, who: str, kind: type) -> list[Any]:
         """Return what this peer was told of a kind since the last time."""
         found = [said for to, said in self.said if to == who and isinstance(said, kind)]
@@ -74,10 +80,10 @@ class Cluster:
         self.names[register.worker] = register.nonce
         register = guests.vouch(register, key, self.admission.seals)
         predecessors = [id_of(before, key)] if before else []
-        self.core.state.now = now
         if guests.is_guest(register):
-            self.do(self.core.replace_guests(predecessors, now))
-            if refusal := guests.why_not(register, self.core.state):
+            for each in predecessors:
+                self.do(self.core.remove_worker(each, guests.AGAIN, now))
+            if refusal := self.core.why_not(register, now):
                 self.refused.append(refusal)
                 return
         self.do(self.core.enlist(register, now, is_near, predecessors))
@@ -85,13 +91,13 @@ class Cluster:
 
     def dies(self, nonce: str) -> None:
         obituary = control.Obituary(actor=id_of(nonce), life=0, why="gone")
-        self.do(self.core.hear_worker(id_of(nonce), control.Died(obituary=obituary), 0.0))
-        self.do(self.core.hear_worker(id_of(nonce), control.Left(), 0.0))
+        self.guest_says(nonce, control.Died(obituary=obituary))
+        self.guest_says(nonce, control.Left())
 
     def asks(self, who: str, class_name: str) -> int:
         self.tickets += 1
         ask = control.AskArrival(ticket=self.tickets, class_name=class_name)
-        self.do(self.core.hear_client(who, ask, 0.0))
+        self.client_says(who, ask)
         return self.tickets
 
     def given(self, who: str) -> dict[int, str]:
@@ -101,7 +107,7 @@ class Cluster:
 
     def finds(self, name: str) -> list[str]:
         """Return who is found by a name."""
-        self.do(self.core.hear_client("ann", control.Locate(ticket=9, name=name), 0.0))
+        self.client_says("ann", control.Locate(ticket=9, name=name))
         located = self.told("ann", control.Located)
         return [self.names[one.location.actor] for one in located if one.location]
 
@@ -142,12 +148,10 @@ def cluster() -> Cluster:
     return made
 
 
-def test_one_that_arrives_is_an_actor_without_an_owner_that_takes_nothing(
-    cluster: Cluster,
-) -> None:
+def test_one_that_arrives_is_an_actor_without_an_owner_that_takes_nothing(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim", name="sim")
     assert cluster.finds("sim") == ["a"]
-    cluster.do(cluster.core.hear_client("ann", control.AskStatus(ticket=1, fresh=False), 0.0))
+    cluster.client_says("ann", control.AskStatus(ticket=1, fresh=False))
     (status,) = cluster.told("ann", control.Status)
     (request,) = [actor.request for worker in status.workers for actor in worker.actors]
     assert (request.owner, request.job, request.max_restarts) == ("", "", 0)
@@ -198,14 +202,12 @@ def test_the_dead_are_not_given_away(cluster: Cluster) -> None:
 @pytest.mark.parametrize("name", ["Sim", ""])
 def test_what_is_not_wanted_any_more_goes_to_another(cluster: Cluster, name: str) -> None:
     early = cluster.asks("ann", name)
-    cluster.do(cluster.core.hear_client("ann", control.NoArrival(ticket=early), 0.0))
+    cluster.client_says("ann", control.NoArrival(ticket=early))
     cluster.arrives("a", name)
     assert cluster.given("ann") == {}
     late = cluster.asks("ann", name)
     assert cluster.given("ann") == {late: "a"}
-    cluster.do(
-        cluster.core.hear_client("ann", control.NoArrival(ticket=late), 0.0)
-    )  # while it came
+    cluster.client_says("ann", control.NoArrival(ticket=late))  # while it came
     ticket = cluster.asks("bob", name)
     assert cluster.given("bob") == {ticket: "a"}
 
@@ -213,11 +215,11 @@ def test_what_is_not_wanted_any_more_goes_to_another(cluster: Cluster, name: str
 def test_a_question_that_is_asked_again_is_one_question(cluster: Cluster) -> None:
     ask = control.AskArrival(ticket=1, class_name="Sim")
     for _ in range(2):
-        cluster.do(cluster.core.hear_client("ann", ask, 0.0))
+        cluster.client_says("ann", ask)
     cluster.arrives("a", "Sim")
     cluster.arrives("b", "Sim")
     assert cluster.given("ann") == {1: "a"}
-    cluster.do(cluster.core.hear_client("ann", ask, 0.0))  # the answer was lost
+    cluster.client_says("ann", ask)  # the answer was lost
     assert cluster.given("ann") == {1: "a"}
 
 
@@ -299,7 +301,7 @@ def test_a_key_that_is_revoked_ends_its_actors(cluster: Cluster) -> None:
 def test_one_that_has_arrived_makes_no_calls_by_its_workers_key(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim")
     delegate = control.Delegate(actor=id_of("a"), key=b"its own key".ljust(40))
-    cluster.do(cluster.core.hear_worker(id_of("a"), delegate, 0.0))
+    cluster.guest_says("a", delegate)
     assert not cluster.told(id_of("a"), control.Delegated)
 
 
@@ -311,9 +313,11 @@ def test_nothing_is_placed_on_a_guest(cluster: Cluster) -> None:
             key=CLIENT_KEY, python=PYTHON, resources=Resources(cpus=0),
         )  # fmt: skip
         place = control.Place(ticket=100 + number, request=request, patience_s=0.0)
-        cluster.do(cluster.core.hear_client("ann", place, 0.0))
+        cluster.client_says("ann", place)
     assert not cluster.told(id_of("a"), control.Spawn)
     assert len(cluster.told("worker", control.Spawn)) == 3
+    cluster.hello("eve")
+    assert [welcome.pythons for welcome in cluster.told("eve", control.Welcome)] == [[PYTHON]]
 
 
 def test_callers_are_relayed_near_the_master_or_where_the_fewest_actors_are() -> None:

@@ -561,7 +561,8 @@ def test_held_questions_are_looked_at_only_when_there_is_news(cluster: Cluster) 
             cluster.says("client", control.End(actor=f"ends-{n}", grace_s=1))
         return steps(lambda: cluster.joins("worker"))
 
-    assert steps_of_a_return(200) == pytest.approx(steps_of_a_return(10), rel=0.02)
+    steps_of_a_return(1)  # fills caches
+    assert steps_of_a_return(200) == steps_of_a_return(10)
 
 
 def test_an_automatic_name_is_no_news_of_an_actor_that_was_named_so(cluster: Cluster) -> None:
