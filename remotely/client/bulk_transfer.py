@@ -28,7 +28,7 @@ import zmq
 from remotely.calling.threads import Threads
 from remotely.client.ref import Ref
 from remotely.client.relay_plan import Path, RelayPlan
-from remotely.machine.shield import RLock
+from remotely.machine.shield import RLock, shield
 from remotely.protocol import control
 from remotely.protocol.address import place
 from remotely.protocol.control import BulkAddress, StoreAddress
@@ -166,8 +166,9 @@ class Stores:
             link = self._links.get(address)
             if link is None or link.is_broken:
                 link = StoreLink(self._context, self._loop, self._pair, address, self._chosen)
-                self._links[address] = link
-                link.open()
+                with shield:  # one that is never opened would not be replaced either
+                    self._links[address] = link
+                    link.open()
                 for value, store in self._claimed.copy().items():
                     if store == address:
                         link.tell(control.Claim(value=value))

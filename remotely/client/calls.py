@@ -23,7 +23,7 @@ from remotely.calling.actor import unsent_sources
 from remotely.calling.back_pressure import Room
 from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.client.bulk_transfer import BulkTransfer, Stores
-from remotely.client.channel import Channel
+from remotely.client.channel import Channel, refuse_in_call
 from remotely.client.channels import ActorState, Channels
 from remotely.client.master_session import SHUT_DOWN, MasterSession
 from remotely.client.ref import Ref
@@ -214,6 +214,7 @@ class Calls:
 
         `named` are the futures and refs among its arguments.
         """
+        refuse_in_call(name)  # also where it would only wait in a queue
         if self._session.is_closed or self._session.pid != os.getpid():
             self._session.check()
         if library.loaded != len(sys.modules):

@@ -170,6 +170,16 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def refuse_in_call(what: str) -> None:
+    """Raise RemotelyError if this thread is in the middle of sending or receiving."""
+    if this_thread().in_call:
+        raise RemotelyError(
+            f"{what} is called in the middle of another call, by a signal handler or a destructor, "
+            "which must not call actors: set a flag there and look at it between calls, or have a "
+            "thread of your own make the call"
+        )
+
+
 def hand_over(me: ThreadState) -> None:
     """Hand over all that a thread has taken.  Hold no lock: this runs the user's code.
 
@@ -310,8 +320,7 @@ class Channel:
         another channel.
         """
         me = this_thread()
-        if me.in_call:
-            raise RemotelyError(_in_handler(future.what))
+        refuse_in_call(future.what)
         if self._waits is not None and not background:
             self._waits.refuse(self.location.actor, future.what)
         bounded = background and kind is Kind.CALL
@@ -491,8 +500,7 @@ class Channel:
     def wait(self, future: "CallFuture[Any] | Room", timeout: float | None = None) -> None:
         """Return when `future` is done, or after `timeout` seconds."""
         me = this_thread()
-        if me.in_call:
-            raise RemotelyError(_in_handler(future.what))
+        refuse_in_call(future.what)
         begin = time.monotonic()
         deadline = None if timeout is None else begin + timeout
         arrived, wake = me.arrived, me.wake
@@ -673,9 +681,11 @@ class Channel:
         if not self._lock.acquire(timeout=TURN_S):  # (13)
             self._loop.after(RETRY_S, partial(self._in_turn, action))
             return
+        me.in_call = True  # a destructor that the collector runs in here must not receive
         try:
             action(me.arrived)
         finally:
+            me.in_call = False
             self._lock.release()
         hand_over(me)
 
@@ -843,11 +853,3 @@ class Channel:
 
 def _is_large(message: wire.Message) -> bool:
     return sum(map(len, message.buffers)) >= arena.SHARE_FROM_BYTES
-
-
-def _in_handler(what: str) -> str:
-    return (
-        f"{what} is called in the middle of another call, by a signal handler or a destructor, "
-        "which must not call actors: set a flag there and look at it between calls, or have a "
-        "thread of your own make the call"
-    )

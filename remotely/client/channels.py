@@ -10,7 +10,7 @@ import msgspec
 import zmq
 
 from remotely.calling.actor import CalledActor
-from remotely.client.channel import Channel, Shared
+from remotely.client.channel import Channel, Shared, refuse_in_call
 from remotely.client.end_errors import connection_error, end_error
 from remotely.client.master_session import SHUT_DOWN, Question
 from remotely.engine import Engine
@@ -154,7 +154,8 @@ class Channels:
         return not self._loop.is_own_thread()
 
     def check_wait(self, actor: ActorState, future: CallFuture[Any], _: bool = False) -> None:
-        """Raise an error if the caller would wait for itself."""
+        """Raise an error if the caller would wait for itself, or is amid another call."""
+        refuse_in_call(future.what)
         if self._loop.is_own_thread():
             raise RemotelyError(
                 f"{future.what} cannot be waited for here, in the done-callback of a future: its "

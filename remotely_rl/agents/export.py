@@ -12,7 +12,7 @@ action, and its scale in the environment.  N is free.
     output       action        [N, ...], as the environment takes it; not of a Dict or a Tuple
                  policy        [N, outputs]
                  value         [N]
-                 state         [N, S], for the next call
+                 next_state    [N, S], for the next call
 """
 
 import contextlib
@@ -92,6 +92,8 @@ def write(agent: "Agent", path: Path) -> Path:
     """Write the agent there.  Raises TrainingError for a form or a model that cannot be written."""
     if path.suffix not in FORMS:
         raise TrainingError(f"{path} is to end in {' or '.join(FORMS)}, which says what to write")
+    if not path.parent.is_dir():
+        raise TrainingError(f"{path.parent} is no folder: make it first")
     graph = Graph(agent).eval()
     inputs, names = example_of(agent, graph)
     rows = torch.export.Dim.DYNAMIC

@@ -274,10 +274,12 @@ class Agent:
         self.player.envs.close()
 
 
-def make_server(config: Config, model: nn.Module, actions: Actions, gpus: int = 0) -> Server:
-    """Starts the inference server on the cluster."""
+def make_server(
+    config: Config, model: nn.Module, actions: Actions, gpus: int = 0, scale: Sequence[float] = ()
+) -> Server:
+    """Starts the inference server on the cluster; values begin in units of this `scale`."""
     kind: Any = remotely.options(inference_server.inference_server(config), gpus=gpus)
-    server: Server = kind(config, model, actions, update)
+    server: Server = kind(config, model, actions, update, scale)
     return server
 
 
@@ -285,7 +287,8 @@ def loop(session: Session[Config]) -> None:
     """A seed does not repeat a run: which requests are answered together depends on timing."""
     learner, config = session.learner, session.learner.config
     gpus = int(learner.device.type == "cuda")
-    server = make_server(config, networks.copy_to_cpu(learner.model), learner.actions, gpus)
+    scale = learner.value_scale.moments
+    server = make_server(config, networks.copy_to_cpu(learner.model), learner.actions, gpus, scale)
     session.at_end(lambda: inference_server.end(server))
     session.restore(RemoteLearner(server, learner.model))
     agents = session.keep(Stream(_agents(session, config, server), ahead=2))

@@ -71,10 +71,15 @@ class ServerReport(NamedTuple):
 class Server:
     """See the module's docstring.  `inference_server` makes it a remote class."""
 
-    def __init__(self, config: "ga3c.Config", model: nn.Module, actions: Actions, update: Update):
+    def __init__(
+        self, config: "ga3c.Config", model: nn.Module, actions: Actions, update: Update,
+        scale: Sequence[float] = (),
+    ):  # fmt: skip
+        """`scale`: the units of values, with which a model of another run comes."""
         torch.set_num_threads(config.learner_threads or 1)
         self.config = config
         self.learner = Learner(config, model, actions)
+        self.learner.value_scale = type(self.learner.value_scale)(*scale)
         self.progress = 0.0
         self.acting = copy.deepcopy(self.learner.model).eval()
         _share_tensors(self.learner.model, self.acting)

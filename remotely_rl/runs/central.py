@@ -210,6 +210,9 @@ class CentralActor:
                     except BaseException as error:
                         future.set_exception(error)
                     del work, future, function
+        except BaseException as error:  # of a GPU that is lost: nobody is to wait for this thread
+            while (work := self._work.get()) is not None:
+                work[0].set_exception(error)
         finally:
             self._unpin.close()
             for vector in self._vectors:

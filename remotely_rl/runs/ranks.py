@@ -98,6 +98,7 @@ class Part:
     config: Common
     model: nn.Module
     actions: Actions
+    scale: tuple[float, ...]  # the units of values, with which a model of another run comes
     saved: dict[str, Any] | None
     run: Path  # for messages: this rank writes nothing there
     meeting: Path
@@ -135,6 +136,7 @@ class Rank:
             return "the run is over" if part.over.is_raised else ""
 
         learner = part.kind(part.config, part.model, part.actions)
+        learner.value_scale = type(learner.value_scale)(*part.scale)
         session = Session(part.algorithm, part.config, RunFolder(part.run), part.saved, follows=why)
         session.learner = learner
         with contextlib.suppress(Ended), session:
@@ -336,7 +338,8 @@ def _parts(
     for rank in range(1, size):
         config = dataclasses.replace(learner.config, seed=seed_from(learner.config.seed, rank))
         part = Part(
-            session.algorithm, loop, kind, config, model, learner.actions, saved,
+            session.algorithm, loop, kind, config, model, learner.actions,
+            learner.value_scale.moments, saved,
             session.folder.path, meeting, rank, size, over,
             None if sharing is None else sharing.address,
         )  # fmt: skip

@@ -87,11 +87,13 @@ class Recorder:
         self._tally.counters.seconds = now
         try:
             if has_learner:
-                if self._tally.has_news:
-                    self._write_row(now)
-                self._judge(now)
-                if self._saved != self._reached:
-                    self._save(self._folder.checkpoint, now)
+                try:
+                    if self._tally.has_news:
+                        self._write_row(now)
+                finally:  # a hook may raise
+                    self._judge(now)
+                    if self._saved != self._reached:
+                        self._save(self._folder.checkpoint, now)
             with self._disk(self._folder.curve):
                 curve.draw(self._folder.metrics, self._folder.curve, self._title)
         finally:

@@ -72,6 +72,7 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
     config: a3c.Config | n_step_q.Config = session.learner.config
     # On the CPU even where there is a GPU: vectors arrive and leave there.
     learner = SharedLearner(config, networks.copy_to_cpu(session.learner.model))
+    learner.scale = session.learner.value_scale  # of a model of another run
     work = functools.partial(make_work, config, networks.copy_to_cpu(learner.model))
     if learner.rule.has_fixed_rate:
         session.say(

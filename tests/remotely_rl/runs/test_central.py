@@ -380,6 +380,18 @@ def test_an_error_of_making_environments_is_raised_a_timeout_too() -> None:
         pass
 
 
+def test_a_gpu_that_is_lost_before_the_first_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(device: torch.device) -> None:
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr("remotely_rl.runs.central._ahead_of_learning", lost)
+    with (
+        pytest.raises(RuntimeError, match="no such device"),
+        central(1, model=toys.network(1)),
+    ):
+        pass
+
+
 def test_closing_in_the_middle_of_a_round_ends_it() -> None:
     made = CentralActor(
         Actor, dataclasses.replace(CONFIG, rollout_steps=10_000_000), InFloat64(), SEEDS, 2, 1,

@@ -118,7 +118,7 @@ def test_a_hook_that_raises_is_named(moment: str, tmp_path: Path) -> None:
         a2c.train(ROWS, run=tmp_path / "run", hooks=[Diary(), Raises(moment)])
 
 
-@pytest.mark.parametrize("moment", ["on_rollout", "on_update", "on_end"])
+@pytest.mark.parametrize("moment", ["on_rollout", "on_update", "on_row", "on_end"])
 def test_a_hook_that_raises_leaves_a_run_that_goes_on(moment: str, tmp_path: Path) -> None:
     config = dataclasses.replace(TRAINED, total_steps=60)
     with pytest.raises(TrainingError):

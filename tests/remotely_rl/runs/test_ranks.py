@@ -77,6 +77,16 @@ def test_two_learners_stay_equal_count_all_steps_and_resume(name: str, tmp_path:
 
 
 @pytest.mark.slow
+def test_learners_that_begin_with_the_model_of_a_run_stay_equal(tmp_path: Path) -> None:
+    _, config = RUNS["ppo"]
+    alone = dataclasses.replace(config, learners=1, total_steps=1_000)
+    ppo.train(alone, run=tmp_path / "first")
+    result = ppo.train(config, run=tmp_path / "next", initial=tmp_path / "first")
+    assert result.ended == f"{config.total_steps:,} steps are done"
+    assert result.updates >= 100
+
+
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_bit_by_bit(tmp_path: Path) -> None:
     config = dataclasses.replace(A2C, learners=3, total_steps=2_000)
     for name in ("one", "other"):
