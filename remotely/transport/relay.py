@@ -13,6 +13,11 @@ reason: who reads them on the way can cut off too, and no more.
 
 There is no flow control here but TCP's.  A splice holds a piece for each direction, and reads no
 further before that has left: a slow reader holds up its own connection and no other.
+
+A caller may be a stranger, whom the object cuts off, and who may keep its own end open.  So when
+one direction has ended, the other has DRAIN_S.  A guest has MOST_STRANGERS callers at a time that
+it has not let in, as far as can be seen here: they wait to be fetched, or were sent no more than
+what an object says before it knows a key.  Further ones are closed.
 """
 
 import contextlib
@@ -24,17 +29,18 @@ from dataclasses import dataclass, field
 
 from remotely.errors import RemotelyError, WorkerLost
 from remotely.protocol.address import join_address, parse_address
-from remotely.protocol.lease import BEAT_EVERY_S, CONNECT_S, HANDSHAKE_S, LEASE_S
+from remotely.protocol.lease import BEAT_EVERY_S, CONNECT_S, DRAIN_S, HANDSHAKE_S, LEASE_S
 from remotely.protocol.listening import Listening
 from remotely.transport.listening import listen_for_bytes
-from remotely.transport.loop import Loop
+from remotely.transport.loop import Loop, Timer
 
 PIECE_BYTES = 1 << 18
 PIECES_A_TURN = 4
 TICKET_BYTES = 16
 MOST_GUESTS = 1_000
 MOST_SPLICES = 10_000  # of all guests
-MOST_WAITING = 256  # callers that a guest has not fetched yet: they may be strangers
+MOST_STRANGERS = 256  # callers of one guest that it has not let in
+BEFORE_KEY_BYTES = 64 + 170 + 12  # greeting, WELCOME and ERROR; a known key is sent READY, of 67
 _HERE = bytes(TICKET_BYTES)  # in the place of a ticket: the relay is there
 
 
@@ -47,6 +53,7 @@ class _Way:
     rest: memoryview = field(default_factory=lambda: memoryview(b""))  # of the last piece
     is_cut: bool = False  # the target takes no more
     has_ended: bool = False  # the source has, and all of it was passed on
+    read_bytes: int = 0
 
     def move(self) -> bool:
         """Pass on what can be passed on now; return whether there may be more at once."""
@@ -65,6 +72,7 @@ class _Way:
                     self.target.shutdown(socket.SHUT_WR)
                 return False
             self.rest = memoryview(piece)
+            self.read_bytes += len(piece)
         return True
 
     def _write(self) -> bool:
@@ -82,7 +90,10 @@ class _Way:
 
 
 class Splice:
-    """Two connections, each of which is sent what comes along the other, until both have ended."""
+    """Two connections, each of which is sent what comes along the other.
+
+    It closes when both have ended, or DRAIN_S after one has.
+    """
 
     def __init__(
         self,
@@ -98,15 +109,23 @@ class Splice:
         self._sockets = one, other
         self._ways = _Way(one, other, memoryview(first)), _Way(other, one)
         self._is_open = True
+        self._drain: Timer | None = None  # since one way has ended
         for end in self._sockets:
             end.setblocking(False)
             loop.watch(end.fileno(), self._pump, edge=True, writable=True)
         loop.call(self._pump)
 
+    @property
+    def is_of_stranger(self) -> bool:
+        """Whether `other` has yet to send what follows the check of a key."""
+        return self._is_open and self._ways[1].read_bytes <= BEFORE_KEY_BYTES
+
     def _pump(self) -> None:
         if not self._is_open:
             return
         may_go_on = [way.move() for way in self._ways]
+        if self._drain is None and any(way.has_ended for way in self._ways):
+            self._drain = self._loop.after(DRAIN_S, self.close)
         if any(may_go_on):
             self._loop.call(self._pump)  # other connections have their turn
         elif all(way.has_ended for way in self._ways):
@@ -115,6 +134,8 @@ class Splice:
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
+            if self._drain is not None:
+                self._drain.cancel()
             for end in self._sockets:
                 self._loop.unwatch(end.fileno())
                 end.close()
@@ -128,6 +149,12 @@ class _Guest:
     home: socket.socket
     port: socket.socket
     waiting: dict[bytes, socket.socket] = field(default_factory=dict)  # callers, by their ticket
+    fetched: list[Splice] = field(default_factory=list)  # of callers that were strangers lately
+
+    def strangers(self) -> int:
+        """Return how many callers it has not let in."""
+        self.fetched = [splice for splice in self.fetched if splice.is_of_stranger]
+        return len(self.waiting) + len(self.fetched)
 
 
 class Relay:
@@ -167,7 +194,9 @@ class Relay:
             return
         for guest in self._guests.values():
             if (caller := guest.waiting.pop(shown, None)) is not None:
-                self._splices.add(Splice(self._loop, caller, end, self._splices.discard))
+                splice = Splice(self._loop, caller, end, self._splices.discard)
+                self._splices.add(splice)
+                guest.fetched.append(splice)
                 return
         end.close()
 
@@ -210,7 +239,7 @@ class Relay:
         """A caller connects: have the guest fetch it."""
         with contextlib.suppress(OSError):
             caller = _accept(guest.port)
-            if len(guest.waiting) >= MOST_WAITING or len(self._splices) >= MOST_SPLICES:
+            if guest.strangers() >= MOST_STRANGERS or len(self._splices) >= MOST_SPLICES:
                 caller.close()
                 return
             ticket = secrets.token_bytes(TICKET_BYTES)

@@ -15,7 +15,14 @@ from remotely.protocol.address import parse_address
 from remotely.protocol.listening import Listening
 from remotely.transport import relay as relay_module
 from remotely.transport.loop import Loop
-from remotely.transport.relay import MOST_WAITING, PIECE_BYTES, TICKET_BYTES, Home, Relay
+from remotely.transport.relay import (
+    BEFORE_KEY_BYTES,
+    MOST_STRANGERS,
+    PIECE_BYTES,
+    TICKET_BYTES,
+    Home,
+    Relay,
+)
 from tests.clusters import free_port
 
 TURNS = 5_000
@@ -33,7 +40,7 @@ class Ends:
         self.relay = Relay(self.loop, Listening(host="127.0.0.1"), lambda: self.left.append(None))
         self.served = socket.socket(socket.AF_UNIX)
         self.served.bind(str(folder / "calls"))
-        self.served.listen(2 * MOST_WAITING)
+        self.served.listen(2 * MOST_STRANGERS)
         self.served.setblocking(False)
         self.open: list[socket.socket] = [self.served]
         self.home = self.dials(str(folder / "calls"))
@@ -117,6 +124,17 @@ def read(end: socket.socket) -> bytes | None:
         return None
     except ConnectionResetError:
         return b""
+
+
+def is_cut_off(end: socket.socket) -> bool:
+    """Send a byte; return whether the other end is not only shut for writing, but closed."""
+    try:
+        end.send(b"x")
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def peek(end: socket.socket) -> bytes:
@@ -241,11 +259,57 @@ def test_callers_that_a_guest_does_not_fetch_are_limited(
 ) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 60.0)
     ends.running.remove(ends.guests_loop)  # it is stopped
-    callers = [ends.connect() for _ in range(MOST_WAITING + 10)]
+    callers = [ends.connect() for _ in range(MOST_STRANGERS + 10)]
     ends.turn_until(lambda: sum(read(caller) == b"" for caller in callers) == 10)
     ends.running.append(ends.guests_loop)
     ends.turn_until(lambda: len(ends.home))
     assert read(callers[0]) is None
+
+
+@pytest.mark.parametrize("closes", ["the object", "the caller"])
+def test_when_one_way_has_ended_the_other_has_a_while_although_it_is_busy(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, closes: str
+) -> None:
+    monkeypatch.setattr(relay_module, "DRAIN_S", 0.05)
+    caller = ends.connect()
+    served = ends.accept()
+    closing, other = (served, caller) if closes == "the object" else (caller, served)
+    closing.shutdown(socket.SHUT_WR)
+    ends.turn_until(lambda: read(other) == b"")
+    ends.turn_until(lambda: is_cut_off(other))
+    ends.turn_until(lambda: not len(ends.home))
+
+
+def test_callers_that_the_object_has_not_let_in_are_limited(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_let_in(caller: socket.socket) -> bool:
+        """Wait until it is closed, or is connected with the object."""
+        caller.sendall(b"greeting")
+        fetched = len(ends.open)
+        ends.turn_until(lambda: read(caller) == b"" or look())
+        return len(ends.open) > fetched
+
+    def look() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            ends.open.append(ends.served.accept()[0])
+            return True
+        return False
+
+    monkeypatch.setattr(relay_module, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(relay_module, "DRAIN_S", 60.0)
+    first = ends.connect()
+    to_first = ends.accept()
+    second = ends.connect()
+    to_second = ends.accept()
+    ends.passes(bytes(BEFORE_KEY_BYTES), to_first, first)
+    assert not is_let_in(ends.connect())
+    ends.passes(b"x", to_first, first)  # the object knows its key
+    assert is_let_in(ends.connect())
+    assert not is_let_in(ends.connect())
+    to_second.close()
+    second.close()
+    ends.turn_until(lambda: is_let_in(ends.connect()))
 
 
 def test_a_caller_that_a_guest_does_not_fetch_in_time_is_cut_off(
