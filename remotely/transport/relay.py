@@ -41,6 +41,8 @@ MOST_GUESTS = 1_000
 MOST_SPLICES = 10_000  # of all guests
 MOST_STRANGERS = 256  # callers of one guest that it has not let in
 BEFORE_KEY_BYTES = 64 + 170 + 12  # greeting, WELCOME and ERROR; a known key is sent READY, of 67
+MOST_UNKNOWN = 256  # at the relay's own port: one more, and the oldest is cut
+AGAIN_S = 0.1  # until a connection is taken for which there was no descriptor
 _HERE = bytes(TICKET_BYTES)  # in the place of a ticket: the relay is there
 
 
@@ -165,30 +167,61 @@ class Relay:
         self._loop = loop
         self._listening = listening
         self._left = left
-        self._unknown: set[socket.socket] = set()  # that have shown nothing yet
+        self._unknown: dict[socket.socket, None] = {}  # that have shown nothing yet, oldest first
         self._splices: set[Splice] = set()
         self._guests: dict[int, _Guest] = {}  # by the descriptor of the home connection
         self._listener, self.address = listen_for_bytes(listening)
-        loop.watch(self._listener.fileno(), self._accept)
+        self._listen(self._listener, self._meet)
 
-    def _accept(self) -> None:
+    def _listen(self, listener: socket.socket, met: Callable[[socket.socket], None]) -> None:
+        """Have `met` called with each connection that is made there."""
+        # 1. What the loop has seen may be of an earlier descriptor of this number: to accept is
+        #    never to wait.
+        listener.setblocking(False)
+        self._loop.watch(listener.fileno(), lambda: self._accept(listener, met))
+
+    def _accept(self, listener: socket.socket, met: Callable[[socket.socket], None]) -> None:
+        try:
+            end, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:
+            # 2. No descriptor is left.  The connection still waits, and would wake the loop again
+            #    and again.
+            self._loop.unwatch(listener.fileno())
+            self._loop.after(AGAIN_S, lambda: self._listen_again(listener, met))
+            return
+        end.setblocking(False)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        met(end)
+
+    def _listen_again(self, listener: socket.socket, met: Callable[[socket.socket], None]) -> None:
+        if listener.fileno() >= 0:  # 3. it was not closed meanwhile
+            self._listen(listener, met)
+
+    def _meet(self, end: socket.socket) -> None:
         """Somebody has connected, and is to show a token or a ticket in time."""
-        with contextlib.suppress(OSError):
-            end = _accept(self._listener)
-            self._unknown.add(end)
-            self._loop.watch(end.fileno(), lambda: self._let_in(end))
-            self._loop.after(HANDSHAKE_S, lambda: self._let_in(end))
+        self._unknown[end] = None
+        self._loop.watch(end.fileno(), lambda: self._let_in(end))
+        self._loop.after(HANDSHAKE_S, lambda: self._turn_away(end))
+        if len(self._unknown) > MOST_UNKNOWN:
+            self._turn_away(next(iter(self._unknown)))
+
+    def _turn_away(self, end: socket.socket) -> None:
+        if end in self._unknown:
+            del self._unknown[end]
+            self._drop(end)
 
     def _let_in(self, end: socket.socket) -> None:
-        """It has shown something, or its time is up."""
-        if end not in self._unknown:
-            return
-        self._unknown.discard(end)
-        self._loop.unwatch(end.fileno())
+        """It has shown something."""
         try:
             shown = end.recv(TICKET_BYTES)
+        except BlockingIOError:
+            return
         except OSError:  # it has gone
             shown = b""
+        del self._unknown[end]
+        self._loop.unwatch(end.fileno())
         if hmac.compare_digest(shown, self.token):
             self._begin(end)
             return
@@ -226,7 +259,7 @@ class Relay:
         home.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * LEASE_S))
         guest = self._guests[home.fileno()] = _Guest(home, port)
         self._loop.watch(home.fileno(), lambda: self._end(guest))  # it says nothing more
-        self._loop.watch(port.fileno(), lambda: self._knocked(guest))
+        self._listen(port, lambda caller: self._knocked(guest, caller))
         self._say(guest, len(endpoints).to_bytes(2) + endpoints.encode())
         self._beat(guest)
 
@@ -235,17 +268,15 @@ class Relay:
             self._say(guest, _HERE)
             self._loop.after(BEAT_EVERY_S, lambda: self._beat(guest))
 
-    def _knocked(self, guest: _Guest) -> None:
+    def _knocked(self, guest: _Guest, caller: socket.socket) -> None:
         """A caller connects: have the guest fetch it."""
-        with contextlib.suppress(OSError):
-            caller = _accept(guest.port)
-            if guest.strangers() >= MOST_STRANGERS or len(self._splices) >= MOST_SPLICES:
-                caller.close()
-                return
-            ticket = secrets.token_bytes(TICKET_BYTES)
-            guest.waiting[ticket] = caller
-            self._loop.after(HANDSHAKE_S, lambda: self._give_up(guest, ticket))
-            self._say(guest, ticket)
+        if guest.strangers() >= MOST_STRANGERS or len(self._splices) >= MOST_SPLICES:
+            caller.close()
+            return
+        ticket = secrets.token_bytes(TICKET_BYTES)
+        guest.waiting[ticket] = caller
+        self._loop.after(HANDSHAKE_S, lambda: self._give_up(guest, ticket))
+        self._say(guest, ticket)
 
     def _give_up(self, guest: _Guest, ticket: bytes) -> None:
         if (caller := guest.waiting.pop(ticket, None)) is not None:
@@ -357,10 +388,3 @@ class Home:
         self._loop.unwatch(self._home.fileno())
         self._silent.cancel()
         self._home.close()
-
-
-def _accept(listener: socket.socket) -> socket.socket:
-    end, _ = listener.accept()
-    end.setblocking(False)
-    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return end

@@ -1,6 +1,8 @@
 """The relay of a worker, a guest's end of it, and what is spliced, on sockets and one loop."""
 
 import contextlib
+import errno
+import os
 import socket
 import tempfile
 import threading
@@ -14,6 +16,7 @@ from remotely.errors import WorkerLost
 from remotely.protocol.address import parse_address
 from remotely.protocol.listening import Listening
 from remotely.transport import relay as relay_module
+from remotely.transport.listening import listen_for_bytes
 from remotely.transport.loop import Loop
 from remotely.transport.relay import (
     BEFORE_KEY_BYTES,
@@ -252,6 +255,63 @@ def test_a_connection_without_token_or_ticket_is_closed(
         ends.open.append(stranger)
         stranger.sendall(shown)
         ends.turn_until(lambda end=stranger: read(end) == b"")  # type: ignore[misc]
+
+
+def test_of_those_who_show_nothing_the_oldest_are_cut_off(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "HANDSHAKE_S", 60.0)
+    monkeypatch.setattr(relay_module, "MOST_UNKNOWN", 3)
+    address = parse_address(ends.relay.address)
+    for _ in range(5):
+        ends.open.append(socket.create_connection(address))
+        ends.open[-1].setblocking(False)
+    strangers = ends.open[-5:]
+    ends.turn_until(lambda: [read(end) for end in strangers] == [b"", b"", None, None, None])
+    caller = ends.connect()  # the guest connects with a ticket
+    ends.passes(b"a call", caller, ends.accept())
+    assert [read(end) for end in strangers] == [b"", b"", b"", None, None]
+
+
+@pytest.mark.parametrize("port", ["of the relay", "of callers"])
+def test_without_descriptors_it_accepts_again_after_a_while_and_does_not_spin(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, port: str
+) -> None:
+    def fail(listener: socket.socket) -> None:
+        failed.append(listener)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    failed: list[socket.socket] = []
+    address = ends.relay.address if port == "of the relay" else ends.home.endpoints
+    begun = time.monotonic()
+    with monkeypatch.context() as without:
+        without.setattr(socket.socket, "accept", fail)
+        end = socket.create_connection(parse_address(address))
+        ends.open.append(end)
+        ends.turn_until(lambda: len(failed) == 3)
+        assert time.monotonic() - begun >= 2 * relay_module.AGAIN_S
+    end.setblocking(False)
+    if port == "of callers":
+        ends.passes(b"a call", end, ends.accept())
+    else:
+        end.sendall(b"x" * TICKET_BYTES)
+        ends.turn_until(lambda: read(end) == b"")
+
+
+def test_a_listener_never_holds_up_the_loop(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    ports: list[socket.socket] = []
+
+    def listen(listening: Listening) -> tuple[socket.socket, str]:
+        port, endpoints = listen_for_bytes(listening)
+        ports.append(port)
+        return port, endpoints
+
+    monkeypatch.setattr(relay_module, "listen_for_bytes", listen)
+    ends.home.close()
+    ends.relay.close()
+    ends.relay = Relay(ends.loop, Listening(host="127.0.0.1"), print)
+    ends.home = ends.dials("")
+    assert [port.getblocking() for port in ports] == [False, False]
 
 
 def test_callers_that_a_guest_does_not_fetch_are_limited(
