@@ -1,6 +1,7 @@
 """The relay of a process that can only make connections: a worker lends it a port for callers.
 
-    guest   connects to the relay and shows the token       its home connection
+    guest   connects to the relay and asks to be let in     its home connection
+    relay   sends a challenge; the guest answers with its HMAC-SHA256 under the token
     relay   opens a port for callers, and says where it is
     caller  connects to that port; the relay sends a ticket along the home connection
     guest   connects again and shows the ticket: the relay splices caller and guest
@@ -8,8 +9,10 @@
     either  ends the home connection: the port is closed.  What is spliced goes on to its own end
 
 Bytes pass as they are.  Caller and object speak CURVE with each other, so what is between them
-sees ciphertext, and can at most cut it off.  Token and tickets are sent in the clear for the same
-reason: who reads them on the way can cut off too, and no more.
+sees ciphertext, and can at most cut it off.  The token never travels here, and an answer is of no
+use for another challenge: who reads along cannot pose as a guest.  Tickets are sent in the clear:
+who takes one in time takes that caller from its object, and so cuts it off.  Who can change what is
+sent can do no more, and take the place of a guest that is being let in.
 
 There is no flow control here but TCP's.  A splice holds a piece for each direction, and reads no
 further before that has left: a slow reader holds up its own connection and no other.
@@ -39,11 +42,14 @@ PIECES_A_TURN = 4
 TICKET_BYTES = 16
 MOST_GUESTS = 1_000
 MOST_SPLICES = 10_000  # of all guests
+MOST_OF_A_GUEST = MOST_SPLICES // 4
 MOST_STRANGERS = 256  # callers of one guest that it has not let in
 BEFORE_KEY_BYTES = 64 + 170 + 12  # greeting, WELCOME and ERROR; a known key is sent READY, of 67
 MOST_UNKNOWN = 256  # at the relay's own port: one more, and the oldest is cut
 AGAIN_S = 0.1  # until a connection is taken for which there was no descriptor
+PROOF_BYTES = 32
 _HERE = bytes(TICKET_BYTES)  # in the place of a ticket: the relay is there
+_NEW = bytes(TICKET_BYTES)  # in the place of a ticket: a guest that asks to be let in
 
 
 @dataclass
@@ -151,12 +157,17 @@ class _Guest:
     home: socket.socket
     port: socket.socket
     waiting: dict[bytes, socket.socket] = field(default_factory=dict)  # callers, by their ticket
-    fetched: list[Splice] = field(default_factory=list)  # of callers that were strangers lately
+    splices: set[Splice] = field(default_factory=set)
+    fetched: list[Splice] = field(default_factory=list)  # of these, of strangers until lately
 
-    def strangers(self) -> int:
-        """Return how many callers it has not let in."""
+    def may_have_more(self) -> bool:
+        """Whether it may have one more caller: of those not let in, and of all."""
         self.fetched = [splice for splice in self.fetched if splice.is_of_stranger]
-        return len(self.waiting) + len(self.fetched)
+        waiting = len(self.waiting)
+        return (
+            waiting + len(self.fetched) < MOST_STRANGERS
+            and waiting + len(self.splices) < MOST_OF_A_GUEST
+        )
 
 
 class Relay:
@@ -167,7 +178,8 @@ class Relay:
         self._loop = loop
         self._listening = listening
         self._left = left
-        self._unknown: dict[socket.socket, None] = {}  # that have shown nothing yet, oldest first
+        # Those who have shown nothing yet, the oldest first, and the challenge of who has asked.
+        self._unknown: dict[socket.socket, bytes] = {}
         self._splices: set[Splice] = set()
         self._guests: dict[int, _Guest] = {}  # by the descriptor of the home connection
         self._listener, self.address = listen_for_bytes(listening)
@@ -200,8 +212,8 @@ class Relay:
             self._listen(listener, met)
 
     def _meet(self, end: socket.socket) -> None:
-        """Somebody has connected, and is to show a token or a ticket in time."""
-        self._unknown[end] = None
+        """Somebody has connected, and is to show a ticket or answer a challenge in time."""
+        self._unknown[end] = b""
         self._loop.watch(end.fileno(), lambda: self._let_in(end))
         self._loop.after(HANDSHAKE_S, lambda: self._turn_away(end))
         if len(self._unknown) > MOST_UNKNOWN:
@@ -213,25 +225,40 @@ class Relay:
             self._drop(end)
 
     def _let_in(self, end: socket.socket) -> None:
-        """It has shown something."""
+        """It asks to be let in, answers the challenge, or shows a ticket."""
+        challenge = self._unknown[end]
         try:
-            shown = end.recv(TICKET_BYTES)
+            shown = end.recv(PROOF_BYTES if challenge else TICKET_BYTES)
+            if shown == _NEW and not challenge:
+                self._unknown[end] = secrets.token_bytes(TICKET_BYTES)
+                end.send(self._unknown[end])
+                return
         except BlockingIOError:
             return
         except OSError:  # it has gone
             shown = b""
         del self._unknown[end]
         self._loop.unwatch(end.fileno())
-        if hmac.compare_digest(shown, self.token):
-            self._begin(end)
-            return
-        for guest in self._guests.values():
-            if (caller := guest.waiting.pop(shown, None)) is not None:
-                splice = Splice(self._loop, caller, end, self._splices.discard)
-                self._splices.add(splice)
-                guest.fetched.append(splice)
+        if challenge:
+            if hmac.compare_digest(shown, prove(self.token, challenge)):
+                self._begin(end)
                 return
+        else:
+            for guest in self._guests.values():
+                if (caller := guest.waiting.pop(shown, None)) is not None:
+                    self._splice(guest, caller, end)
+                    return
         end.close()
+
+    def _splice(self, guest: _Guest, caller: socket.socket, end: socket.socket) -> None:
+        def ended(splice: Splice) -> None:
+            self._splices.discard(splice)
+            guest.splices.discard(splice)
+
+        splice = Splice(self._loop, caller, end, ended)
+        self._splices.add(splice)
+        guest.splices.add(splice)
+        guest.fetched.append(splice)
 
     def close(self) -> None:
         """Let go of everything; what is spliced is cut off."""
@@ -270,7 +297,7 @@ class Relay:
 
     def _knocked(self, guest: _Guest, caller: socket.socket) -> None:
         """A caller connects: have the guest fetch it."""
-        if guest.strangers() >= MOST_STRANGERS or len(self._splices) >= MOST_SPLICES:
+        if not guest.may_have_more() or len(self._splices) >= MOST_SPLICES:
             caller.close()
             return
         ticket = secrets.token_bytes(TICKET_BYTES)
@@ -304,6 +331,11 @@ class Relay:
         self._left()
 
 
+def prove(token: bytes, challenge: bytes) -> bytes:
+    """Return what only those can answer who were told the token."""
+    return hmac.digest(token, challenge, "sha256")
+
+
 class Home:
     """A guest's end.  The constructor connects to the relay, and raises WorkerLost.
 
@@ -332,7 +364,9 @@ class Home:
 
     def _dial_in(self, token: bytes) -> str:
         try:
-            self._home.sendall(token)
+            self._home.sendall(_NEW)
+            challenge = self._home.recv(TICKET_BYTES, socket.MSG_WAITALL)
+            self._home.sendall(prove(token, challenge))
             size = int.from_bytes(self._home.recv(2, socket.MSG_WAITALL))
             if not size:
                 raise OSError("it has no room for another guest")

@@ -22,13 +22,16 @@ from remotely.transport.relay import (
     BEFORE_KEY_BYTES,
     MOST_STRANGERS,
     PIECE_BYTES,
+    PROOF_BYTES,
     TICKET_BYTES,
     Home,
     Relay,
+    prove,
 )
 from tests.clusters import free_port
 
 TURNS = 5_000
+ASKS = bytes(TICKET_BYTES)
 LARGE = bytes(range(256)) * (40 * PIECE_BYTES // 256)  # more than the kernel keeps for a connection
 
 
@@ -77,6 +80,18 @@ class Ends:
         caller.setblocking(False)
         self.open.append(caller)
         return caller
+
+    def show(self, shown: bytes) -> socket.socket:
+        """Return a connection to the relay itself, as guests make it, after that was sent."""
+        end = socket.create_connection(parse_address(self.relay.address))
+        self.open.append(end)
+        end.setblocking(False)
+        end.sendall(shown)
+        return end
+
+    def hear(self, end: socket.socket, size: int) -> bytes:
+        self.turn_until(lambda: (data := peek(end)) and len(data) >= size)
+        return end.recv(size)
 
     def accept(self) -> socket.socket:
         """Return the other end of a caller's connection, where the object takes calls."""
@@ -201,24 +216,15 @@ def test_what_an_object_has_sent_arrives_although_it_has_closed(ends: Ends) -> N
 
 
 def test_the_end_of_a_guest_closes_its_port_and_not_what_is_spliced(ends: Ends) -> None:
-    def dial(shown: bytes) -> socket.socket:
-        ends.open.append(socket.create_connection(parse_address(ends.relay.address)))
-        ends.open[-1].sendall(shown)
-        ends.open[-1].setblocking(False)
-        return ends.open[-1]
-
-    def hear(end: socket.socket, size: int) -> bytes:
-        ends.turn_until(lambda: (data := peek(end)) and len(data) >= size)
-        return end.recv(size)
-
     ends.home.close()
     ends.turn_until(lambda: ends.left)
-    home = dial(ends.relay.token)
-    ends.home.endpoints = hear(home, int.from_bytes(hear(home, 2))).decode()
+    home = ends.show(ASKS)
+    home.sendall(prove(ends.relay.token, ends.hear(home, TICKET_BYTES)))
+    ends.home.endpoints = ends.hear(home, int.from_bytes(ends.hear(home, 2))).decode()
     caller = ends.connect()
-    while (ticket := hear(home, TICKET_BYTES)) == bytes(TICKET_BYTES):  # the relay is there
+    while (ticket := ends.hear(home, TICKET_BYTES)) == bytes(TICKET_BYTES):  # the relay is there
         pass
-    ours = dial(ticket)
+    ours = ends.show(ticket)
     ends.passes(b"begun", ours, caller)
     home.close()
     ends.turn_until(lambda: len(ends.left) == 2)
@@ -244,17 +250,49 @@ def test_a_relay_that_is_silent_is_lost_and_one_that_beats_is_not(
     assert "has been silent" in ends.lost[0]
 
 
-def test_a_connection_without_token_or_ticket_is_closed(
+def test_a_connection_without_proof_or_ticket_is_closed(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 0.05)
-    address = parse_address(ends.relay.address)
-    for shown in (b"GET / HTTP/1.0\r\n\r\n", bytes(16), b"x", b""):  # the last says nothing
-        stranger = socket.create_connection(address)
-        stranger.setblocking(False)
-        ends.open.append(stranger)
+    for shown in (b"GET / HTTP/1.0\r\n\r\n", ends.relay.token, b"x", b""):  # the last says nothing
+        stranger = ends.show(shown)
+        ends.turn_until(lambda end=stranger: read(end) == b"")  # type: ignore[misc]
+    silent = ends.show(ASKS)
+    ends.hear(silent, TICKET_BYTES)
+    ends.turn_until(lambda: read(silent) == b"")
+
+
+def test_who_has_seen_a_guest_answer_has_no_answer_to_the_next_challenge(ends: Ends) -> None:
+    guest = ends.show(ASKS)
+    answer = prove(ends.relay.token, ends.hear(guest, TICKET_BYTES))
+    guest.sendall(answer)
+    assert ends.relay.token not in answer
+    assert ends.hear(guest, 2) != b""  # it is let in
+    for shown in (answer, ends.relay.token * 2, bytes(PROOF_BYTES)):
+        stranger = ends.show(ASKS)
+        ends.hear(stranger, TICKET_BYTES)
         stranger.sendall(shown)
         ends.turn_until(lambda end=stranger: read(end) == b"")  # type: ignore[misc]
+
+
+def test_what_is_spliced_for_one_guest_is_limited(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "MOST_OF_A_GUEST", 2)
+    callers = [ends.connect() for _ in range(2)]
+    for served in [ends.accept() for _ in callers]:
+        served.sendall(bytes(BEFORE_KEY_BYTES + 1))
+    for caller in callers:
+        ends.hear(caller, BEFORE_KEY_BYTES + 1)  # the object knows both
+    further = ends.connect()
+    ends.turn_until(lambda: read(further) == b"")
+    other = ends.show(ASKS)
+    other.sendall(prove(ends.relay.token, ends.hear(other, TICKET_BYTES)))
+    ends.home.endpoints = ends.hear(other, int.from_bytes(ends.hear(other, 2))).decode()
+    of_other = ends.connect()
+    while not any(ends.hear(other, TICKET_BYTES)):  # the relay is there
+        pass
+    assert read(of_other) is None
 
 
 def test_of_those_who_show_nothing_the_oldest_are_cut_off(
@@ -262,11 +300,7 @@ def test_of_those_who_show_nothing_the_oldest_are_cut_off(
 ) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 60.0)
     monkeypatch.setattr(relay_module, "MOST_UNKNOWN", 3)
-    address = parse_address(ends.relay.address)
-    for _ in range(5):
-        ends.open.append(socket.create_connection(address))
-        ends.open[-1].setblocking(False)
-    strangers = ends.open[-5:]
+    strangers = [ends.show(b"") for _ in range(5)]
     ends.turn_until(lambda: [read(end) for end in strangers] == [b"", b"", None, None, None])
     caller = ends.connect()  # the guest connects with a ticket
     ends.passes(b"a call", caller, ends.accept())
