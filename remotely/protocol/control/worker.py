@@ -41,7 +41,7 @@ class Register(ControlMessage, frozen=True):
     predecessors: list[str] = []
     returns: bool = False  # of a guest: the master, or the one before, has taken it already
     relay: str = ""  # where guests may connect to be reached by their callers; empty if nowhere
-    relay_token: bytes = b""  # what they have to show there
+    relay_token: bytes = b""  # by which they answer the challenge there
 
     def __post_init__(self) -> None:
         gpus = self.resources.gpus

@@ -1,6 +1,8 @@
 """The relay of a worker, a guest's end of it, and what is spliced, on sockets and one loop."""
 
 import contextlib
+import errno
+import os
 import socket
 import tempfile
 import threading
@@ -14,11 +16,22 @@ from remotely.errors import WorkerLost
 from remotely.protocol.address import parse_address
 from remotely.protocol.listening import Listening
 from remotely.transport import relay as relay_module
+from remotely.transport.listening import listen_for_bytes
 from remotely.transport.loop import Loop
-from remotely.transport.relay import MOST_WAITING, PIECE_BYTES, TICKET_BYTES, Home, Relay
+from remotely.transport.relay import (
+    BEFORE_KEY_BYTES,
+    MOST_STRANGERS,
+    PIECE_BYTES,
+    PROOF_BYTES,
+    TICKET_BYTES,
+    Home,
+    Relay,
+    prove,
+)
 from tests.clusters import free_port
 
 TURNS = 5_000
+ASKS = bytes(TICKET_BYTES)
 LARGE = bytes(range(256)) * (40 * PIECE_BYTES // 256)  # more than the kernel keeps for a connection
 
 
@@ -33,7 +46,7 @@ class Ends:
         self.relay = Relay(self.loop, Listening(host="127.0.0.1"), lambda: self.left.append(None))
         self.served = socket.socket(socket.AF_UNIX)
         self.served.bind(str(folder / "calls"))
-        self.served.listen(2 * MOST_WAITING)
+        self.served.listen(2 * MOST_STRANGERS)
         self.served.setblocking(False)
         self.open: list[socket.socket] = [self.served]
         self.home = self.dials(str(folder / "calls"))
@@ -67,6 +80,18 @@ class Ends:
         caller.setblocking(False)
         self.open.append(caller)
         return caller
+
+    def show(self, shown: bytes) -> socket.socket:
+        """Return a connection to the relay itself, as guests make it, after that was sent."""
+        end = socket.create_connection(parse_address(self.relay.address))
+        self.open.append(end)
+        end.setblocking(False)
+        end.sendall(shown)
+        return end
+
+    def hear(self, end: socket.socket, size: int) -> bytes:
+        self.turn_until(lambda: (data := peek(end)) and len(data) >= size)
+        return end.recv(size)
 
     def accept(self) -> socket.socket:
         """Return the other end of a caller's connection, where the object takes calls."""
@@ -117,6 +142,17 @@ def read(end: socket.socket) -> bytes | None:
         return None
     except ConnectionResetError:
         return b""
+
+
+def is_cut_off(end: socket.socket) -> bool:
+    """Send a byte; return whether the other end is not only shut for writing, but closed."""
+    try:
+        end.send(b"x")
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def peek(end: socket.socket) -> bytes:
@@ -180,24 +216,15 @@ def test_what_an_object_has_sent_arrives_although_it_has_closed(ends: Ends) -> N
 
 
 def test_the_end_of_a_guest_closes_its_port_and_not_what_is_spliced(ends: Ends) -> None:
-    def dial(shown: bytes) -> socket.socket:
-        ends.open.append(socket.create_connection(parse_address(ends.relay.address)))
-        ends.open[-1].sendall(shown)
-        ends.open[-1].setblocking(False)
-        return ends.open[-1]
-
-    def hear(end: socket.socket, size: int) -> bytes:
-        ends.turn_until(lambda: (data := peek(end)) and len(data) >= size)
-        return end.recv(size)
-
     ends.home.close()
     ends.turn_until(lambda: ends.left)
-    home = dial(ends.relay.token)
-    ends.home.endpoints = hear(home, int.from_bytes(hear(home, 2))).decode()
+    home = ends.show(ASKS)
+    home.sendall(prove(ends.relay.token, ends.hear(home, TICKET_BYTES)))
+    ends.home.endpoints = ends.hear(home, int.from_bytes(ends.hear(home, 2))).decode()
     caller = ends.connect()
-    while (ticket := hear(home, TICKET_BYTES)) == bytes(TICKET_BYTES):  # the relay is there
+    while (ticket := ends.hear(home, TICKET_BYTES)) == bytes(TICKET_BYTES):  # the relay is there
         pass
-    ours = dial(ticket)
+    ours = ends.show(ticket)
     ends.passes(b"begun", ours, caller)
     home.close()
     ends.turn_until(lambda: len(ends.left) == 2)
@@ -223,17 +250,102 @@ def test_a_relay_that_is_silent_is_lost_and_one_that_beats_is_not(
     assert "has been silent" in ends.lost[0]
 
 
-def test_a_connection_without_token_or_ticket_is_closed(
+def test_a_connection_without_proof_or_ticket_is_closed(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 0.05)
-    address = parse_address(ends.relay.address)
-    for shown in (b"GET / HTTP/1.0\r\n\r\n", bytes(16), b"x", b""):  # the last says nothing
-        stranger = socket.create_connection(address)
-        stranger.setblocking(False)
-        ends.open.append(stranger)
+    for shown in (b"GET / HTTP/1.0\r\n\r\n", ends.relay.token, b"x", b""):  # the last says nothing
+        stranger = ends.show(shown)
+        ends.turn_until(lambda end=stranger: read(end) == b"")  # type: ignore[misc]
+    silent = ends.show(ASKS)
+    ends.hear(silent, TICKET_BYTES)
+    ends.turn_until(lambda: read(silent) == b"")
+
+
+def test_who_has_seen_a_guest_answer_has_no_answer_to_the_next_challenge(ends: Ends) -> None:
+    guest = ends.show(ASKS)
+    answer = prove(ends.relay.token, ends.hear(guest, TICKET_BYTES))
+    guest.sendall(answer)
+    assert ends.relay.token not in answer
+    assert ends.hear(guest, 2) != b""  # it is let in
+    for shown in (answer, ends.relay.token * 2, bytes(PROOF_BYTES)):
+        stranger = ends.show(ASKS)
+        ends.hear(stranger, TICKET_BYTES)
         stranger.sendall(shown)
         ends.turn_until(lambda end=stranger: read(end) == b"")  # type: ignore[misc]
+
+
+def test_what_is_spliced_for_one_guest_is_limited(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "MOST_OF_A_GUEST", 2)
+    callers = [ends.connect() for _ in range(2)]
+    for served in [ends.accept() for _ in callers]:
+        served.sendall(bytes(BEFORE_KEY_BYTES + 1))
+    for caller in callers:
+        ends.hear(caller, BEFORE_KEY_BYTES + 1)  # the object knows both
+    further = ends.connect()
+    ends.turn_until(lambda: read(further) == b"")
+    other = ends.show(ASKS)
+    other.sendall(prove(ends.relay.token, ends.hear(other, TICKET_BYTES)))
+    ends.home.endpoints = ends.hear(other, int.from_bytes(ends.hear(other, 2))).decode()
+    of_other = ends.connect()
+    while not any(ends.hear(other, TICKET_BYTES)):  # the relay is there
+        pass
+    assert read(of_other) is None
+
+
+def test_of_those_who_show_nothing_the_oldest_are_cut_off(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "HANDSHAKE_S", 60.0)
+    monkeypatch.setattr(relay_module, "MOST_UNKNOWN", 3)
+    strangers = [ends.show(b"") for _ in range(5)]
+    ends.turn_until(lambda: [read(end) for end in strangers] == [b"", b"", None, None, None])
+    caller = ends.connect()  # the guest connects with a ticket
+    ends.passes(b"a call", caller, ends.accept())
+    assert [read(end) for end in strangers] == [b"", b"", b"", None, None]
+
+
+@pytest.mark.parametrize("port", ["of the relay", "of callers"])
+def test_without_descriptors_it_accepts_again_after_a_while_and_does_not_spin(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, port: str
+) -> None:
+    def fail(listener: socket.socket) -> None:
+        failed.append(listener)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    failed: list[socket.socket] = []
+    address = ends.relay.address if port == "of the relay" else ends.home.endpoints
+    begun = time.monotonic()
+    with monkeypatch.context() as without:
+        without.setattr(socket.socket, "accept", fail)
+        end = socket.create_connection(parse_address(address))
+        ends.open.append(end)
+        ends.turn_until(lambda: len(failed) == 3)
+        assert time.monotonic() - begun >= 2 * relay_module.AGAIN_S
+    end.setblocking(False)
+    if port == "of callers":
+        ends.passes(b"a call", end, ends.accept())
+    else:
+        end.sendall(b"x" * TICKET_BYTES)
+        ends.turn_until(lambda: read(end) == b"")
+
+
+def test_a_listener_never_holds_up_the_loop(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    ports: list[socket.socket] = []
+
+    def listen(listening: Listening) -> tuple[socket.socket, str]:
+        port, endpoints = listen_for_bytes(listening)
+        ports.append(port)
+        return port, endpoints
+
+    monkeypatch.setattr(relay_module, "listen_for_bytes", listen)
+    ends.home.close()
+    ends.relay.close()
+    ends.relay = Relay(ends.loop, Listening(host="127.0.0.1"), print)
+    ends.home = ends.dials("")
+    assert [port.getblocking() for port in ports] == [False, False]
 
 
 def test_callers_that_a_guest_does_not_fetch_are_limited(
@@ -241,11 +353,57 @@ def test_callers_that_a_guest_does_not_fetch_are_limited(
 ) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 60.0)
     ends.running.remove(ends.guests_loop)  # it is stopped
-    callers = [ends.connect() for _ in range(MOST_WAITING + 10)]
+    callers = [ends.connect() for _ in range(MOST_STRANGERS + 10)]
     ends.turn_until(lambda: sum(read(caller) == b"" for caller in callers) == 10)
     ends.running.append(ends.guests_loop)
     ends.turn_until(lambda: len(ends.home))
     assert read(callers[0]) is None
+
+
+@pytest.mark.parametrize("closes", ["the object", "the caller"])
+def test_when_one_way_has_ended_the_other_has_a_while_although_it_is_busy(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, closes: str
+) -> None:
+    monkeypatch.setattr(relay_module, "DRAIN_S", 0.05)
+    caller = ends.connect()
+    served = ends.accept()
+    closing, other = (served, caller) if closes == "the object" else (caller, served)
+    closing.shutdown(socket.SHUT_WR)
+    ends.turn_until(lambda: read(other) == b"")
+    ends.turn_until(lambda: is_cut_off(other))
+    ends.turn_until(lambda: not len(ends.home))
+
+
+def test_callers_that_the_object_has_not_let_in_are_limited(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_let_in(caller: socket.socket) -> bool:
+        """Wait until it is closed, or is connected with the object."""
+        caller.sendall(b"greeting")
+        fetched = len(ends.open)
+        ends.turn_until(lambda: read(caller) == b"" or look())
+        return len(ends.open) > fetched
+
+    def look() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            ends.open.append(ends.served.accept()[0])
+            return True
+        return False
+
+    monkeypatch.setattr(relay_module, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(relay_module, "DRAIN_S", 60.0)
+    first = ends.connect()
+    to_first = ends.accept()
+    second = ends.connect()
+    to_second = ends.accept()
+    ends.passes(bytes(BEFORE_KEY_BYTES), to_first, first)
+    assert not is_let_in(ends.connect())
+    ends.passes(b"x", to_first, first)  # the object knows its key
+    assert is_let_in(ends.connect())
+    assert not is_let_in(ends.connect())
+    to_second.close()
+    second.close()
+    ends.turn_until(lambda: is_let_in(ends.connect()))
 
 
 def test_a_caller_that_a_guest_does_not_fetch_in_time_is_cut_off(
