@@ -6,6 +6,7 @@ Without a run it trains one first, PPO on CartPole for a few seconds.  Each game
 it asks the server for its actions, and calls that arrive together are answered together.
 """
 
+import contextlib
 import sys
 import tempfile
 from typing import Any
@@ -73,4 +74,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

@@ -259,6 +259,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(master_module, "LEASE_S", LEASE_S)
     monkeypatch.setattr(master_module, "TICK_EVERY_S", TICK_S)
     monkeypatch.setattr(master_link, "BEAT_EVERY_S", TICK_S)
+    # No cluster of one process, whose members do not beat: it only needs no port.
+    monkeypatch.setattr(master_link, "is_remote", lambda address: True)
     made = World(f"ipc://{tmp_path}/m")
     yield made
     made.close()

@@ -12,6 +12,7 @@ from remotely_rl.environments import atari
 from remotely_rl.environments.contract import Environments
 from remotely_rl.experience.replay import Replay
 from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.supervision.vector import spec_of
 from tests.remotely_rl.experience.replay.test_replay import assert_is_as_fed, feed
 from tests.remotely_rl.experience.replay.worlds import Oracle
 
@@ -50,7 +51,7 @@ class Plays:
 
 def test_frames_of_atari_are_kept_once_and_drawn_as_they_were() -> None:
     settings = atari.Atari(image_size=42, life_loss_is_terminal=True)
-    vector = atari.make_vector(gymnasium.spec("ALE/Breakout-v5"), 3, settings)
+    vector = atari.make_vector(spec_of("ALE/Breakout-v5"), 3, settings)
     envs = Environments(vector, lives=True, channels_first=True)
     plays, oracle = Plays(envs), Oracle(3)
     replay = Replay(3 * 250, 3, plays.play(8), n_step=3, gamma=0.9, alpha=0.5, say=pytest.fail)
