@@ -111,6 +111,8 @@ def calls(n: int, seed: int, folder: Path) -> Finding:
     remotely.connect(cpus=4)
     actors = remotely.group(Echo, 2)
     large = bytes(1 << 20)
+    for actor in actors:  # each opens the memory of the other, once
+        assert [actor.echo(large) for _ in range(2)] == [large] * 2
     holdings = Holdings()
     every = max(CROWD, n // SAMPLES)
     for made in range(0, n, CROWD):
