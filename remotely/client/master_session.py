@@ -83,6 +83,9 @@ class Questions:
         ticket = next(self._ids)
         question = self._tickets[ticket] = Question(message(ticket))
         question.add_done_callback(lambda _: self._tickets.pop(ticket, None))  # or cancelled
+        if self.refusal is not None:  # since the look above, by a loop that has not seen this one
+            kind, why = self.refusal
+            self.fail(ticket, kind(why))
         self._tell(question.message)
         return question
 
