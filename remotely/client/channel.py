@@ -545,8 +545,11 @@ class Channel:
                 if not arrived:
                     if leads:
                         self._sleep(poll, wake, begin, left_s)
-                    else:  # another thread receives the reply, or is delivering it right now
+                    elif not self._loop.is_own_thread():
+                        # Another thread receives the reply, or is delivering it right now.
                         future.block(left_s)
+                    else:  # in the user's code: no loop would receive once the leader has left
+                        future.block(TURN_S if left_s is None else min(left_s, TURN_S))
                 if leads:  # (5)
                     with self._lock:
                         leads, self._leader = False, None

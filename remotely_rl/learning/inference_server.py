@@ -79,7 +79,8 @@ class Server:
         torch.set_num_threads(config.learner_threads or 1)
         self.config = config
         self.learner = Learner(config, model, actions)
-        self.learner.value_scale = type(self.learner.value_scale)(*scale)
+        if scale:
+            self.learner.value_scale = type(self.learner.value_scale)(*scale)
         self.progress = 0.0
         self.acting = copy.deepcopy(self.learner.model).eval()
         _share_tensors(self.learner.model, self.acting)
