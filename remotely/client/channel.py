@@ -2,8 +2,10 @@
 
 A channel never reconnects.  When its connection breaks, its calls wait for the obituary of the
 actor, then fail with an error that tells whether they may have run, and the next call opens a new
-channel.  So no queued call can reach the
-next life of an actor, and a late reply of an earlier life has nowhere to go.
+channel.  So no queued call can reach the next life of an actor, and a late reply of an earlier life
+has nowhere to go.
+
+Over 700 lines: one state machine under one lock, whose steps interrupt each other.
 
 A ZeroMQ socket belongs to one thread at a time, and the channel's lock is that time.  A blocking
 call leaves from and returns to its own thread.  The numbers stand beside the code.
@@ -24,7 +26,9 @@ Receiving, by leader and followers:
        sleeps on the descriptor.  It takes in whatever arrives, for every thread.
     5  It wakes, takes the lock, drains, and leads no more.  The loop looks after what is pending.
     6  A thread that waits while another one leads is a follower: it sleeps until its call has an
-       outcome.  From then on the loop receives too, as the leader may leave first.
+       outcome.  From then on the loop receives too, as the leader may leave first.  The loop's own
+       thread, if a callback or a value that it unpickles calls an actor, has nobody to do so: it
+       looks every TURN_S whether it can lead.
     7  If somebody wants to be told (a callback, an await), the loop receives.
     8  If nobody has asked yet, the loop looks after LOOK_S.  So a program that submits and then
        waits is not disturbed by a second thread that would take turns with it at every reply.

@@ -225,6 +225,29 @@ def test_a_value_may_call_an_actor_as_it_is_unpickled_among_other_replies(embedd
     assert [future.result(NO_LATER_THAN_S).answer for future in futures] == [7] * 5
 
 
+def test_the_loops_thread_receives_when_the_leader_that_it_followed_has_left(
+    embedded: None, tmp_path: Path
+) -> None:
+    """In a done-callback, say: there it cannot also look after the channel as the loop."""
+    echo, other = Echo(), Echo()
+    told: list[object] = []
+
+    def call(future: object) -> None:
+        told.append("begun")
+        told.append(other.echo_once_there_is(tmp_path / "later", 2))
+
+    leader = threading.Thread(target=other.echo_once_there_is, args=(tmp_path / "first", 1))
+    leader.start()
+    on_its_way = echo.echo.submit(0)
+    on_its_way.add_done_callback(call)
+    wait_until(lambda: told, "the callback calls")
+    (tmp_path / "first").touch()
+    leader.join(NO_LATER_THAN_S)
+    assert not leader.is_alive()
+    (tmp_path / "later").touch()
+    wait_until(lambda: told == ["begun", 2], "the callback has its reply")
+
+
 # --- the end --------------------------------------------------------------------------------------
 
 
