@@ -1,11 +1,15 @@
 """Hooks of a run: when they are called, what they may change, and what if one raises."""
 
 import dataclasses
+import math
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from examples import loggers
 from remotely_rl import Hook, TrainingError, a2c
 from remotely_rl.runs import metrics
 from remotely_rl.runs.hooks import made
@@ -154,3 +158,24 @@ def test_the_command_line_takes_a_class_or_an_instance() -> None:
     assert isinstance(made(Diary, "x.py:Diary"), Diary)
     with pytest.raises(TrainingError, match=r"--hook x\.py:f is a int"):
         made(lambda: 3, "x.py:f")
+
+
+@pytest.mark.parametrize(
+    ("logger", "module", "logs", "ends"),
+    [
+        ("WandB", "wandb", "log", "finish"),
+        ("MLflow", "mlflow", "log_metrics", "end_run"),
+        ("Trackio", "trackio", "log", "finish"),
+    ],
+)
+def test_the_loggers_of_the_examples_get_the_numbers_of_each_row_and_are_closed(
+    logger: str, module: str, logs: str, ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Mock()
+    monkeypatch.setitem(sys.modules, module, service)
+    a2c.train(ROWS, run=tmp_path / "run", hooks=[getattr(loggers, logger)()])
+    rows = metrics.read(tmp_path / "run" / "metrics.csv")
+    logged = [call.args[0] for call in getattr(service, logs).call_args_list]
+    assert [row["time/env_steps"] for row in logged] == [row["time/env_steps"] for row in rows]
+    assert not any(math.isnan(number) for row in logged for number in row.values())
+    getattr(service, ends).assert_called_once_with()
