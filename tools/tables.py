@@ -26,6 +26,7 @@ from remotely.protocol import control, wire
 from remotely.protocol.lease import TIMES
 from remotely.testing import faults
 from remotely_rl import other_names
+from remotely_rl.runs import hooks
 from remotely_rl.vector import states
 
 # In what a trial tells: the outcomes of its calls, one by one, and that none is wrong.
@@ -212,6 +213,10 @@ def decisions() -> str:
     return table(["", "decision", "date", "status"], rows)
 
 
+def coefficients() -> str:
+    return ", ".join(f"`{name}`" for name in sorted(hooks.COEFFICIENTS)) + "."
+
+
 PAGES = {
     "design.md": {
         "remotely": packages("remotely"),
@@ -222,6 +227,7 @@ PAGES = {
         "options": options,
     },
     "environments.md": {"seats": seats},
+    "hooks.md": {"coefficients": coefficients},
     "launch.md": {"launchers": launchers, "promises": promises},
     "training.md": {"other libraries": other_libraries},
     "reliability.md": {"times": times, "faults": points, "figures": figures},
