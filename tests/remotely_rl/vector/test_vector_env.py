@@ -237,12 +237,12 @@ def test_a_host_that_dies_as_it_begins_to_share_memory_is_replaced(
         taken.append(take(spare))
         return taken[-1]
 
-    kill(pids(envs)[0])
     monkeypatch.setattr(Spare, "take", keep)
     if moment == "before":
         monkeypatch.setattr(Switchboard, "address", kill_before)
     else:
         monkeypatch.setattr(Switchboard, "connect", kill_after)
+    kill(pids(envs)[0])  # last: another thread takes the spare as soon as it sees the death
     for _ in range(3):
         oracle.step(*envs.step(np.zeros(1, np.int64)))
     assert Spare.take is take  # it has been struck
