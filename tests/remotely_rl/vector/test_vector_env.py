@@ -150,6 +150,15 @@ class Tells(Numbered):
         return np.full((2, 2, 3), self.level)
 
 
+class Long(Tells):
+    """Has no episode that is over in a step or two."""
+
+    def reset(self, **given: Any) -> Any:
+        super().reset(**given)
+        self.length = 60
+        return self._obs(), {}
+
+
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("mode", [*MODES, AutoresetMode.DISABLED])
 def test_a_host_that_is_killed_between_two_steps_is_told_at_once_and_by_the_next_rows(
@@ -305,7 +314,7 @@ def test_a_death_that_another_thread_tells_late_is_counted_once(
             super().__init__(*rest, on_another_thread)  # type: ignore[call-arg]
 
     monkeypatch.setattr(hosts, "Seat", ToldLate)
-    envs = VectorEnv(Tells, 1, max_crash_rate=1, on_crash=reports.append, **quiet)
+    envs = VectorEnv(Long, 1, max_crash_rate=1, on_crash=reports.append, **quiet)
     envs.reset()
     kill(pids(envs)[0])
     envs.step([0])
@@ -335,7 +344,7 @@ def test_attributes_are_set_in_hosts_that_replace_others_too() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_an_argument_that_cannot_be_sent_harms_no_later_step() -> None:
-    envs = VectorEnv(Tells, 1, **quiet)
+    envs = VectorEnv(Long, 1, **quiet)
     envs.reset()
     with pytest.raises(remotely.NotPicklable):
         envs.call("get_pid", threading.Lock())
@@ -504,7 +513,7 @@ def test_infos_may_hold_objects_of_classes_of_the_script() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_call_may_hold_the_gil_for_longer_than_a_step() -> None:
-    class Loads(Tells):
+    class Loads(Long):
         def load(self) -> int:
             return int(ctypes.PyDLL(None).sleep(2))
 
@@ -688,7 +697,7 @@ def test_an_error_of_on_crash_is_raised_by_the_step_once_and_the_host_is_replace
         if len(reports) == 1:
             raise OSError("the log disk is full")
 
-    envs = VectorEnv(Tells, 1, max_crash_rate=1, on_crash=keep, **quiet)
+    envs = VectorEnv(Long, 1, max_crash_rate=1, on_crash=keep, **quiet)
     envs.reset()
     kill(pids(envs)[0])
     with pytest.raises(OSError, match="the log disk is full"):
@@ -752,12 +761,6 @@ def test_after_an_interrupted_step_the_rows_are_those_of_the_steps_after_it() ->
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("mode", MODES)
 def test_an_interrupt_while_a_host_is_replaced_costs_no_other_host(mode: AutoresetMode) -> None:
-    class Long(Tells):
-        def reset(self, **given: Any) -> Any:
-            super().reset(**given)
-            self.length = 60
-            return self._obs(), {}
-
     envs = VectorEnv(Long, 2, envs_per_actor=2, autoreset_mode=mode, max_crash_rate=1, **quiet)
     envs.reset(seed=1)
     for line in (5, 25, 45, 65, 85):
