@@ -84,6 +84,7 @@ check: install ## check format, lint and types
 
 types: install
 	@$(BIN)/mypy $(CODE)
+	@$(BIN)/basedpyright
 
 format: install ## format, and mend what lint can mend
 	@$(BIN)/ruff format .

@@ -52,11 +52,12 @@ from remotely.errors import (
     WireError,
     WorkerLost,
 )
+from remotely.futures.future import CallFuture as Future
 from remotely.futures.future import as_completed
 from remotely.futures.stream import Stream, merge
 from remotely.guest.serve import serve
 from remotely.objects.batching import batched
-from remotely.objects.marks import idempotent, timeout
+from remotely.objects.marks import idempotent, method, timeout
 from remotely.pools.executor import Executor, register_joblib
 from remotely.pools.pool import Pool
 from remotely.values.shared_array import SharedArray
@@ -69,6 +70,7 @@ __all__ = [
     "CallTimeout",
     "Deadlock",
     "Executor",
+    "Future",
     "Group",
     "MasterLost",
     "NameTaken",
@@ -101,6 +103,7 @@ __all__ = [
     "kill",
     "local",
     "merge",
+    "method",
     "options",
     "put",
     "ref",

@@ -46,6 +46,7 @@ from remotely.values.owned import Owned
 log = logging.getLogger("remotely")
 
 R = TypeVar("R")
+F = TypeVar("F", bound=Future[Any])
 
 _Outcome = tuple[str, Any, BaseException | None, UnretrievedReport | None]  # state, result, error
 
@@ -398,6 +399,6 @@ def wait_for(futures: Iterable[CallFuture[Any]]) -> None:
             pass
 
 
-def as_completed(futures: Iterable[Future[R]], timeout: float | None = None) -> Iterator[Future[R]]:
+def as_completed(futures: Iterable[F], timeout: float | None = None) -> Iterator[F]:
     """Yield futures as they complete, as `concurrent.futures.as_completed` does."""
-    return _as_completed(futures, timeout)
+    return _as_completed(futures, timeout)  # type: ignore[return-value]
