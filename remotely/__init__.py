@@ -1,20 +1,22 @@
 """Remote objects with one decorator, on a cluster that is started with one command.
 
-import remotely
+    import remotely
 
-@remotely.remote_class
-class Counter:
-    def __init__(self):
-        self.count = 0
+    @remotely.remote_class
+    class Counter:
+        def __init__(self):
+            self.count = 0
 
-    def add(self, n):
-        self.count += n
-        return self.count
+        def add(self, n):
+            self.count += n
+            return self.count
 
-counter = Counter()               # in a process of its own, here or on another machine
-print(counter.add(2))             # runs there, blocks here
-future = counter.add.submit(3)    # does not block
-print(future.result())
+    counter = Counter()               # in a process of its own, here or on another machine
+    print(counter.add(2))             # runs there, blocks here
+    future = counter.add.submit(3)    # does not block
+    print(future.result())
+
+`help(remotely.NAME)` says more of each name.
 """
 
 from remotely.api.connection import connect, is_connected, shipped, shutdown
