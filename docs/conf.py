@@ -65,9 +65,7 @@ def settings_of(thing: Any) -> list[str]:
         return []
     from remotely_rl import settings  # noqa: PLC0415 - imports torch
 
-    return [
-        f":param {one.name}: {one.prose} [{one.default}]" for one in settings.settings(thing)
-    ]
+    return [f":param {one.name}: {one.prose} [{one.default}]" for one in settings.settings(thing)]
 
 
 # Pages of the repository's root, to which pages link as `../NAME.md`, and what they are here.
