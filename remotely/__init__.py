@@ -19,6 +19,8 @@
 `help(remotely.NAME)` says more of each name.
 """
 
+from typing import Any
+
 from remotely.api.connection import connect, is_connected, shipped, shutdown
 from remotely.api.current_actor import current_actor
 from remotely.api.flight_recorder import flight_recorder
@@ -60,6 +62,7 @@ from remotely.futures.stream import Stream, merge
 from remotely.guest.serve import serve
 from remotely.objects.batching import batched
 from remotely.objects.marks import idempotent, method, timeout
+from remotely.other_names import no_such_name
 from remotely.pools.executor import Executor, register_joblib
 from remotely.pools.pool import Pool
 from remotely.values.shared_array import SharedArray
@@ -118,3 +121,8 @@ __all__ = [
     "submit",
     "timeout",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Say what is written here for a name of another library."""
+    raise no_such_name("remotely", f"module.{name}")

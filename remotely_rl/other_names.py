@@ -1,4 +1,4 @@
-"""What other libraries call the settings: the table of docs/training.md, and hints made of it.
+"""What other libraries call the settings: the table of docs/coming_from.md, and hints made of it.
 
 A name in backticks before the first comma of a cell stands for the setting of that row, unless the
 cell begins with words.

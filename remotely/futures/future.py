@@ -40,6 +40,7 @@ from remotely.futures import wakeup
 from remotely.futures.reference import Elsewhere, Onward, refuse
 from remotely.futures.unretrieved import Tell, UnretrievedReport
 from remotely.machine.shield import Condition, shield
+from remotely.other_names import no_such_name
 from remotely.values import references
 from remotely.values.owned import Owned
 
@@ -305,6 +306,9 @@ class CallFuture(Future[R]):
     def block(self, timeout: float | None) -> None:
         """Wait until another thread completes this; return in any case after `timeout` s."""
         wakeup.sleep_until(self.done, timeout, self)
+
+    def __getattr__(self, name: str) -> Any:
+        raise no_such_name("the future", f"future.{name}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Go as a number while a call is pickled; it arrives as the value."""

@@ -33,6 +33,7 @@ PURE = (
     "values.blocks",
     "values.in_transit",
     "arguments",
+    "other_names",
     "objects.batching",
     "objects.marks",
     "futures.unretrieved",
