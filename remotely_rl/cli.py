@@ -131,7 +131,7 @@ LIMITS = (
 )
 # In which group the options are that are no fields.
 TRAIN_OPTIONS = {
-    "Learning": ("model",),
+    "Network": ("model",),
     "Run": ("run", "resume", "initial", "hook"),
     "Machine": ("address",),
 }
