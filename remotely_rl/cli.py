@@ -11,12 +11,9 @@ help; `config.GROUPS` says in which order.
 """
 
 import contextlib
-import functools
-import importlib.util
+import importlib
 import os
-import re
 import sys
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +24,7 @@ import click
 import remotely
 from remotely_rl import algorithms, other_names, settings
 from remotely_rl.errors import TrainingError, check_is_of_extra
+from remotely_rl.user_code import is_in_file, named_in
 
 if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
     from remotely_rl import networks
@@ -223,6 +221,9 @@ def options_of(config: type) -> list[click.Option]:
     """One option for each field of a Config class, in their order; None if it is not given."""
     options = []
     for field in settings.settings(config):
+        if field.name in REPEATED:
+            options.append(_repeated(field.name, field.prose))
+            continue
         kind, prose, bounds = field.first_kind, field.prose, field.bounds
         name = field.name.replace("_", "-")
         default = "none" if field.default is None else field.default
@@ -238,6 +239,37 @@ def options_of(config: type) -> list[click.Option]:
     return options
 
 
+# Fields of which an option gives one at a time: the option, and what it is given.
+REPEATED = {
+    "env_kwargs": ("--env-arg", "NAME=VALUE"), "wrappers": ("--wrapper", "MODULE:NAME"),
+}  # fmt: skip
+
+
+def _repeated(name: str, prose: str) -> click.Option:
+    """An option of REPEATED; its value is None if it is not given."""
+    option, metavar = REPEATED[name]
+
+    def value_of(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> Any:
+        if not words:
+            return None
+        return list(words) if name == "wrappers" else _arguments(words)
+
+    return click.Option(
+        [option, name], multiple=True, metavar=metavar, callback=value_of,
+        help=f"{prose[0].upper()}{prose[1:]}.  [none]",
+    )  # fmt: skip
+
+
+def _arguments(words: Sequence[str]) -> dict[str, Any]:
+    from remotely_rl.environments import additions  # noqa: PLC0415 - as in train_one
+
+    pairs = [word.partition("=") for word in words]
+    for (name, equals, _), word in zip(pairs, words, strict=True):
+        if not equals or not name.isidentifier():
+            raise Refused(f"--env-arg needs NAME=VALUE, not {word!r}")
+    return {name: additions.literal(text) for name, _, text in pairs}
+
+
 def model_of(word: str | None) -> "networks.ModelSource | None":
     """Loads `FILE.py:NAME`: a class, a function or a module.  None for None."""
     return typing.cast("networks.ModelSource | None", named_in("--model", word))
@@ -245,38 +277,9 @@ def model_of(word: str | None) -> "networks.ModelSource | None":
 
 def env_of(word: str | None) -> "Source | None":
     """Loads `FILE.py:NAME`, a class or a function that makes environments; else it is an id."""
-    if word is not None and re.search(r"\.py(:|$)", word):
+    if word is not None and is_in_file(word):
         return typing.cast("Source | None", named_in("--env", word))
     return word
-
-
-def named_in(option: str, word: str | None) -> Any:
-    """What is called NAME in FILE.py, for an option whose value is `FILE.py:NAME`."""
-    if word is None:
-        return None
-    file, _, name = word.rpartition(":")
-    path = Path(file)
-    if not file or not path.is_file():
-        raise TrainingError(f"{option} needs FILE.py:NAME with a file that exists, not {word!r}")
-    path = path.resolve()
-    if str(path.parent) not in sys.path:  # for the modules beside it, as `python FILE.py` has it
-        sys.path.insert(0, str(path.parent))
-    module = _module_of(path)
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        raise TrainingError(f"{file} has nothing called {name!r}") from None
-
-
-@functools.cache  # a file that has both the model and the environment is run once
-def _module_of(path: Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise TrainingError(f"{path} is not a Python file; use FILE.py:NAME")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # actors are sent its classes
-    spec.loader.exec_module(module)
-    return module
 
 
 class CommandLine(click.Group):
@@ -330,6 +333,10 @@ def of_a_run(command: Command) -> Command:
                      " environment, with the episodes that have ended.  [no limit]"),
     )):  # fmt: skip
         command = decorate(command)
+    command.__click_params__[:0] = [  # type: ignore[attr-defined]
+        _repeated("env_kwargs", "argument of the environment, beside those of the run"),
+        _repeated("wrappers", "wrapper around the environment, in place of those of the run"),
+    ]
     return command
 
 
@@ -346,6 +353,7 @@ def of_a_run(command: Command) -> Command:
 def evaluate(
     run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
     steps: int | None, episodes: int, greedy: bool | None, envs: int, as_json: bool,
+    env_kwargs: Any, wrappers: Any,
 ) -> None:  # fmt: skip
     """Play whole games with the agent of a RUN folder; print the mean of their raw scores.
 
@@ -355,7 +363,7 @@ def evaluate(
     from remotely_rl.agents import evaluation, load  # noqa: PLC0415 - as in train_one
 
     with told():
-        agent = load.load(run, checkpoint, model_of(model), env_of(env))
+        agent = load.load(run, checkpoint, model_of(model), env_of(env), env_kwargs, wrappers)
         done = []
         for mode in (False, True) if greedy is None else (greedy,):
             done.append(evaluation.measure(agent, episodes, mode, seed, envs, steps))
@@ -372,7 +380,8 @@ def evaluate(
 @click.option("--greedy/--sampled", default=False, help="As in `evaluate`.  [sampled]")
 def play(
     run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
-    steps: int | None, video: str | None, episodes: int, greedy: bool,
+    steps: int | None, video: str | None, episodes: int, greedy: bool, env_kwargs: Any,
+    wrappers: Any,
 ) -> None:  # fmt: skip
     """Watch the agent of a RUN folder play."""
     from remotely_rl.agents import evaluation  # noqa: PLC0415 - as in train_one
@@ -381,7 +390,8 @@ def play(
     with told():
         played = videos.play(
             run, video, episodes, greedy, checkpoint,
-            seed=seed, model=model_of(model), env=env_of(env), steps=steps,
+            seed=seed, model=model_of(model), env=env_of(env), env_kwargs=env_kwargs,
+            wrappers=wrappers, steps=steps,
         )  # fmt: skip
     for number, (score, length) in enumerate(played.episodes, 1):
         click.echo(f"episode {number}: {evaluation.plain(score)} in {length:,} steps")

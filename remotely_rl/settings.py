@@ -70,7 +70,9 @@ def settings(kind: type) -> list[Setting]:
             if rest and isinstance(rest[0], str):
                 bounds = rest[1] if len(rest) > 1 else None
                 prose = rest[0].format(cls=kind)
-                found.append(Setting(field.name, plain[field.name], prose, bounds, field.default))
+                made = field.default_factory
+                default = field.default if made is dataclasses.MISSING else made()
+                found.append(Setting(field.name, plain[field.name], prose, bounds, default))
                 break
     return found
 

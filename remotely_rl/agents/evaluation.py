@@ -6,16 +6,18 @@ first.  So each environment has a quota of games, and games beyond the quota are
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from remotely_rl import networks
 from remotely_rl.agents import load
 from remotely_rl.agents.load import Trained
-from remotely_rl.environments import Episode, Source
+from remotely_rl.environments import Episode, Source, Wrapper
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import training
 
@@ -107,6 +109,8 @@ def evaluate(
     seed: int = 1000,
     model: networks.ModelSource | None = None,
     env: Source | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Wrapper | str] | None = None,
     envs: int = 16,
     steps: int | None = None,
 ) -> Evaluation:
@@ -114,7 +118,8 @@ def evaluate(
 
     The same arguments give the same games.  Raises TrainingError.
     """
-    return measure(load.load(run, which, model, env), episodes, greedy, seed, envs, steps)
+    agent = load.load(run, which, model, env, env_kwargs, wrappers)
+    return measure(agent, episodes, greedy, seed, envs, steps)
 
 
 def measure(

@@ -1,13 +1,14 @@
 """Loading a trained agent from its run folder, to play but not to train.
 
 The agent is made from config.json and the model in a checkpoint, in this process; no cluster is
-needed.  Loading runs no code: the actors' state in a checkpoint is pickled, and is not read.
+needed.  Of code, loading runs what config.json names, the modules of environments and wrappers: the
+actors' state in a checkpoint is pickled, and is not read.
 """
 
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -19,7 +20,7 @@ from torch import nn
 
 from remotely_rl import algorithms, networks, trees
 from remotely_rl.config import Common
-from remotely_rl.environments import Environments, Source, Step, name_of
+from remotely_rl.environments import Environments, Source, Step, Wrapper, name_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder, training
@@ -39,14 +40,14 @@ class Trained(NamedTuple):
     config: Common
     model: nn.Module
 
-    def environments(self, count: int, source: Source | None = None) -> Environments:
-        """Makes `count` environments of the run, or of `source`.
+    def environments(self, count: int, **env_kwargs: Any) -> Environments:
+        """Makes `count` environments of the run, with these arguments beside theirs.
 
         They are those of the training, except that a lost life never ends a game.
         """
-        env = source or self.config.env
+        given = {**self.config.env_kwargs, **env_kwargs}
         return dataclasses.replace(
-            self.config, env=env, life_loss_is_terminal=False
+            self.config, env_kwargs=given, life_loss_is_terminal=False
         ).make_environments(count)
 
     def play(
@@ -75,17 +76,22 @@ def load(
     which: str = "last",
     model: networks.ModelSource | None = None,
     env: Source | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Wrapper | str] | None = None,
 ) -> Trained:
     """Loads the agent of a run folder, from its "last" or its "best" checkpoint.
 
     Pass `model` and `env` if the run was trained with your own: the folder has only their names.
-    `env` may be another environment, of the same spaces.  Raises TrainingError if one of them is
-    missing or does not fit, or if the folder is incomplete.
+    `env` may be another environment, of the same spaces.  `env_kwargs` are beside those of the run,
+    `wrappers` in their place.  Raises TrainingError if one of them is missing or does not fit, or
+    if the folder is incomplete.
     """
     folder = RunFolder(Path(run))
-    algorithm, trained_in, _ = run_folder.read(run)
+    algorithm, trained_in, *_ = run_folder.read(run)
     kind = algorithms.named(algorithm).Config
-    config = training.config_of(kind, algorithm, run, {} if env is None else {"env": env})
+    given = {"env": env, "env_kwargs": env_kwargs, "wrappers": wrappers}
+    given = {name: value for name, value in given.items() if value is not None}
+    config = training.config_of(kind, algorithm, run, given)
     path = _checkpoint(folder, which)
     try:
         state = run_folder.load_checkpoint(path)["learner"]["model"]

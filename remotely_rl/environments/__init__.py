@@ -7,6 +7,7 @@ obs = envs.reset(seed=1)
 obs, reward, terminated, truncated, valid, begins = envs.step(action)
 """
 
+from remotely_rl.environments.additions import Wrapper
 from remotely_rl.environments.atari import Atari
 from remotely_rl.environments.checks import check
 from remotely_rl.environments.contract import Environments, Episode, Step
@@ -32,6 +33,7 @@ __all__ = [
     "Source",
     "Step",
     "Watch",
+    "Wrapper",
     "check",
     "check_is_known",
     "is_atari",

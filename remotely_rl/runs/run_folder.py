@@ -11,6 +11,7 @@ A checkpoint is all that a run needs to continue as if it had not stopped: a dic
 and plain values, so that loading it runs no code (`weights_only`).
 """
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import durable
-from remotely_rl.environments import name_of
+from remotely_rl.environments import additions, name_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import logbook
 
@@ -73,11 +74,49 @@ def check_is_free(path: Path) -> None:
 
 def write(folder: RunFolder, algorithm: str, config: Any) -> None:
     """Writes config.json, whole or not at all."""
-    fields = dataclasses.asdict(config) | {"env": name_of(config.env)}
-    text = json.dumps({"algorithm": algorithm, "config": fields}, indent=2)
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    texts = {name: additions.text_of(value) for name, value in config.env_kwargs.items()}
+    arguments = {
+        name: _json_of(config.env_kwargs[name], text)
+        for name, text in texts.items()
+        if text is not None
+    }
+    words = [additions.word_of(one) for one in config.wrappers]
+    fields |= {"env": name_of(config.env), "env_kwargs": arguments, "wrappers": words}
+    lost = not_kept(config)
+    content = {"algorithm": algorithm, "config": fields, **({"not_kept": lost} if lost else {})}
+    text = json.dumps(content, indent=2)
     beside = folder.config.with_suffix(".json.tmp")
     beside.write_text(text + "\n", encoding="utf-8")
     beside.replace(folder.config)
+
+
+# How what a folder could not keep is passed again on the command line.
+AGAIN = {"env_kwargs": "--env-arg NAME=VALUE", "wrappers": "--wrapper FILE.py:NAME"}
+
+
+def not_kept(config: Any) -> dict[str, str]:
+    """What config.json cannot say, by the field that it is of."""
+    arguments = [f"{k}={v!r}" for k, v in config.env_kwargs.items() if additions.text_of(v) is None]
+    wrappers = [additions.called(one) for one in config.wrappers if additions.word_of(one) is None]
+    lost = {"env_kwargs": ", ".join(arguments), "wrappers": ", ".join(wrappers)}
+    return {name: what for name, what in lost.items() if what}
+
+
+def remarks(config: Any) -> list[str]:
+    """What a run says of what its folder cannot keep."""
+    return [
+        f"the run folder cannot keep {what}, of {name}: pass it again to resume, evaluate or play"
+        for name, what in not_kept(config).items()
+    ]
+
+
+def _json_of(value: Any, text: str) -> Any:
+    """An argument as JSON has it; a text, or what JSON does not have, as the command line does."""
+    with contextlib.suppress(TypeError, ValueError):
+        if not isinstance(value, str) and repr(json.loads(json.dumps(value))) == repr(value):
+            return value
+    return text
 
 
 class RunConfig(NamedTuple):
@@ -86,6 +125,7 @@ class RunConfig(NamedTuple):
     algorithm: str
     env: str
     config: dict[str, Any]
+    not_kept: dict[str, str]  # what it could not say, by the field that it is of
 
 
 def read(run: str | Path) -> RunConfig:
@@ -104,26 +144,31 @@ def read(run: str | Path) -> RunConfig:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
     match content:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            return RunConfig(algorithm, env, _renamed(content["config"]))
+            config, lost = _renamed(content["config"]), content.get("not_kept", {})
+            return RunConfig(algorithm, env, config, lost)
     raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
 
 
 def _renamed(config: dict[str, Any]) -> dict[str, Any]:
-    """A config that an earlier version may have written, with the names of fields of today."""
+    """A config that an earlier version may have written, with the names of fields of today, and
+    with arguments as they are."""
+    for name, value in (config.get("env_kwargs") or {}).items():
+        if isinstance(value, str):
+            config["env_kwargs"][name] = additions.literal(value)
     if "hidden_units" in config:  # of each of two layers
         config["hidden"] = "{0},{0}".format(config.pop("hidden_units"))
     return config
 
 
-def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
-    """Opens the folder of an earlier run.  Returns it and its config as a dictionary.
+def reopen(path: Path, algorithm: str) -> tuple[RunFolder, RunConfig]:
+    """Opens the folder of an earlier run.  Returns it and what its config.json says.
 
     Raises TrainingError if it is not a run folder, or one of another algorithm.
     """
-    ran, _, config = read(path)
-    if ran != algorithm:
-        raise TrainingError(f"{path} is a run of {ran}; resume it with {ran}, not {algorithm}")
-    return RunFolder(path), config
+    ran = read(path)
+    if (by := ran.algorithm) != algorithm:
+        raise TrainingError(f"{path} is a run of {by}; resume it with {by}, not {algorithm}")
+    return RunFolder(path), ran
 
 
 def _default_name(algorithm: str, env: Any) -> str:
