@@ -376,8 +376,9 @@ def play(
             run, video, episodes, greedy, checkpoint,
             seed=seed, model=model_of(model), env=env_of(env), steps=steps,
         )  # fmt: skip
-    for number, (score, length) in enumerate(played.episodes, 1):
-        click.echo(f"episode {number}: {evaluation.plain(score)} in {length:,} steps")
+    for number, episode in enumerate(played.episodes, 1):
+        score = evaluation.plain(episode.score)
+        click.echo(f"episode {number}: {score} in {episode.length:,} steps")
     if len(played.episodes) < episodes:
         click.echo(f"stopped in the middle of an episode, after {played.steps:,} steps in all")
     if video is not None:

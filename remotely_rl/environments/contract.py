@@ -40,7 +40,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from remotely_rl import trees
-from remotely_rl.environments import action_spaces
+from remotely_rl.environments import action_spaces, episodes
+from remotely_rl.environments.episodes import Episode
 from remotely_rl.environments.masks import Masks
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf, Observations
 from remotely_rl.errors import TrainingError
@@ -62,13 +63,6 @@ class Step(NamedTuple):
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     begins: NDArray[np.bool_]
-
-
-class Episode(NamedTuple):
-    """A finished episode: the sum of its raw rewards, and its steps (of 4 frames in Atari)."""
-
-    score: float
-    length: int
 
 
 class Environments:
@@ -179,6 +173,7 @@ class Environments:
         vector: Any = self.vector
         row = vector.step_wait() if self._steps_apart else vector.step(self._begun)
         obs, reward, terminated, truncated, info = row
+        told = info.get("final_info", {}) if self._mode is AutoresetMode.SAME_STEP else info
         # Copies: some vector environments return the same arrays at every step.
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         ended, reward = terminated | truncated, np.array(reward, np.float32)
@@ -219,8 +214,9 @@ class Environments:
             self._score[crashed], self._length[crashed] = 0, 0
         for i in np.flatnonzero(over & (self._length > 0)):
             if crashed is None or not crashed[i]:
-                episode = Episode(float(self._score[i]), int(self._length[i]))
-                self._episodes.append((int(i), episode))
+                score, length = float(self._score[i]), int(self._length[i])
+                metrics = episodes.metrics_of(told, i)
+                self._episodes.append((int(i), Episode(score, length, metrics)))
             self._score[i], self._length[i] = 0, 0
         self._ended = ended | waiting
         return row

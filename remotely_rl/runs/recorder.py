@@ -114,6 +114,8 @@ class Recorder:
         with self._disk(self._folder.metrics):
             self._writer.write(row)
         self._progress.show(row)
+        for remark in self._tally.remarks():
+            self.say(remark)
         if clipped := self._clipping.news():
             self.say(clipped)
         self._judge(now)

@@ -107,7 +107,7 @@ class Round(NamedTuple):
     """What the learners tell each other after a round of their actors."""
 
     steps: int
-    episodes: list[tuple[float, int]]
+    episodes: list[tuple[float, int, dict[str, float]]]
     seconds: dict[str, float]  # by phase
     minibatches: int  # that its experience can be cut into
     is_ready: bool  # to draw from its replay, if there is one
@@ -417,7 +417,9 @@ class Session(Generic[C]):
         return Round(
             steps=sum(rollout.steps for rollout in rollouts),
             episodes=[
-                (float(one.score), one.length) for rollout in rollouts for one in rollout.episodes
+                (float(one.score), one.length, dict(one.metrics))
+                for rollout in rollouts
+                for one in rollout.episodes
             ],
             seconds=spent,
             minibatches=_minibatches_in(
