@@ -94,6 +94,7 @@ class Tally:
     _staleness: list[int] = field(default_factory=list)
     _new: list[Episode] = field(default_factory=list)
     _before: Counters = field(default_factory=Counters)  # when the interval began
+    _evaluated: Row = field(default_factory=dict)  # columns of an evaluation that has ended
     _own: "OwnMetrics" = field(default_factory=lambda: OwnMetrics())
 
     def __post_init__(self) -> None:
@@ -115,6 +116,10 @@ class Tally:
         self._new.extend(ended)
         for phase, spent in seconds.items():
             self.spent(phase, spent)
+
+    def evaluated(self, columns: Row) -> None:
+        """Counts an evaluation, with what the next row is to have of it."""
+        self._evaluated = columns
 
     def remarks(self) -> list[str]:
         """What should be told of the metrics of episodes, each once."""
@@ -138,9 +143,16 @@ class Tally:
 
     @property
     def has_news(self) -> bool:
-        """Whether there was an update in the interval, or a step before the first update."""
+        """Whether there was an update or an evaluation in the interval, or a step before the first
+        update."""
         steps = self.counters.env_steps - self._before.env_steps
-        return self.has_update or (not self.counters.updates and steps > 0)
+        has_begun = not self.counters.updates and steps > 0
+        return self.has_update or self.has_evaluation or has_begun
+
+    @property
+    def has_evaluation(self) -> bool:
+        """Whether an evaluation has ended in the interval."""
+        return bool(self._evaluated)
 
     def judged(self) -> float:
         """The mean of the last 30 returns, NaN while there are fewer."""
@@ -180,6 +192,8 @@ class Tally:
         self._sums, self._learnt, self._staleness, self._new = {}, {}, [], []
         for gauge in self.gauges:
             row |= gauge()
+        row |= self._evaluated
+        self._evaluated = {}
         self._before = replace(counters)
         return row
 

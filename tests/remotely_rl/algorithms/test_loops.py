@@ -50,6 +50,7 @@ def test_a_run_goes_through_its_schedule_also_when_resumed_and_tells_what_its_al
     given: dict[str, Any] = {
         "env": toys.Aim if name == "sac" else toys.Tells, "actors": 1, "envs_per_actor": 4,
         "rollout_steps": 8, "random_start": 0, "log_interval_s": 1e6, "checkpoint_interval_s": 1e6,
+        "evaluate_every": 128, "evaluate_episodes": 2,
     }  # fmt: skip
     if hasattr(algorithm.Config, "replay_rows"):
         given |= {"learn_from": 32, "batch_size": 16, "replay_ratio": 1.0}
@@ -76,4 +77,5 @@ def test_a_run_goes_through_its_schedule_also_when_resumed_and_tells_what_its_al
     assert "learning_rate" in of_learning
     of_episodes = {column for column in told if column.startswith("episode/")}
     assert of_episodes == {"episode/reward" if name == "sac" else "episode/success"}
+    assert "evaluation/return_mean" in told
     assert ("rollout/replay_fill" in told) == hasattr(algorithm.Config, "replay_rows")

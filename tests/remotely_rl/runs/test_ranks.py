@@ -62,13 +62,16 @@ def until_updates(run: Path) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_two_learners_stay_equal_count_all_steps_and_resume(name: str, tmp_path: Path) -> None:
     algorithm, config = RUNS[name]
+    config = dataclasses.replace(config, evaluate_every=config.total_steps // 2)
     result = algorithm.train(config, run=tmp_path / "run")
     assert result.ended == f"{config.total_steps:,} steps are done"
     steps_of_a_round = 2 * 4 * 8
     assert config.total_steps <= result.env_steps < config.total_steps + steps_of_a_round
     assert result.updates >= 100
     assert result.episodes > 0.4 * result.env_steps  # a step and a reset each, of both
-    assert metrics.read(tmp_path / "run" / "metrics.csv")[-1]["episode/success"] > 0.4
+    row = metrics.read(tmp_path / "run" / "metrics.csv")[-1]
+    assert row["episode/success"] > 0.4
+    assert row["evaluation/env_steps"] == result.env_steps
     kept = run_folder.load_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert kept["counters"]["env_steps"] == result.env_steps
     more = dataclasses.replace(config, total_steps=config.total_steps + 500)
