@@ -368,7 +368,7 @@ def play(
     steps: int | None, video: str | None, episodes: int, greedy: bool,
 ) -> None:  # fmt: skip
     """Watch the agent of a RUN folder play."""
-    from remotely_rl.agents import evaluation  # noqa: PLC0415 - as in train_one
+    from remotely_rl.acting import evaluation  # noqa: PLC0415 - as in train_one
     from remotely_rl.agents import video as videos  # noqa: PLC0415 - as in train_one
 
     with told():

@@ -29,7 +29,7 @@ Rows are not experience for three reasons.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -215,7 +215,7 @@ class Environments:
         for i in np.flatnonzero(over & (self._length > 0)):
             if crashed is None or not crashed[i]:
                 score, length = float(self._score[i]), int(self._length[i])
-                metrics = episodes.metrics_of(told, i)
+                metrics = episodes.metrics_of(told, int(i))
                 self._episodes.append((int(i), Episode(score, length, metrics)))
             self._score[i], self._length[i] = 0, 0
         self._ended = ended | waiting
@@ -294,6 +294,21 @@ class Environments:
         """Return the crashes that were survived since the last call."""
         vector = self.vector
         return vector.pop_crashes() if isinstance(vector, SupervisedVectorEnv) else []
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of all environments, and of those that will replace them.
+
+        Raises TrainingError for one that they do not have, or that cannot be set.
+        """
+        vector: Any = self.vector
+        for name, value in attributes.items():
+            try:
+                vector.get_attr(name)  # to set one that is not there would do nothing
+                vector.set_attr(name, [value] * self.num_envs)
+            except (AttributeError, NotImplementedError) as error:
+                raise TrainingError(
+                    f"the environments have no attribute {name!r} that can be set: {error}"
+                ) from None
 
     def watch(self, flight: Any, step_timeout_s: float) -> None:
         """Watch over environments that were made, or pickled, in another process."""

@@ -56,7 +56,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from remotely_rl import networks
-from remotely_rl.acting.actor import Rollout
+from remotely_rl.acting.actor import EnvAttributes, Rollout
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.stream import Stream
@@ -196,7 +196,7 @@ class Session(Generic[C]):
     in its loop     take, collect, gather, count         rollouts, waited for in slices and counted
                     spending, learnt, count_update       what an update has taken and found
                     over, tick, progress                 whether to stop; what is due; the schedule
-    to hooks        stop, change                         its end, and coefficients (hooks.py)
+    to hooks        stop, change, set_env_attr           its end, coefficients, environments
     to its user     say, warn                            lines that stay on the terminal
     """
 
@@ -550,8 +550,7 @@ class Session(Generic[C]):
         with those of its config.  Raises TrainingError for another, a value out of its range, or
         several learners.
         """
-        if self.others is not None or self.apart is not None:
-            raise TrainingError("coefficients cannot be changed where several learners share a run")
+        self._check_is_alone("coefficients")
         known = COEFFICIENTS & {field.name for field in dataclasses.fields(self._config)}
         for name in coefficients.keys() - known:
             raise TrainingError(
@@ -562,6 +561,22 @@ class Session(Generic[C]):
         learner.config = dataclasses.replace(learner.config, **given)
         if coefficients.keys() & {"learning_rate", "learning_rate_end"}:
             learner.learning_rate = LearningRate.of(learner.config)
+
+    def set_env_attr(self, name: str, value: Any) -> None:
+        """Sets an attribute of all environments from the next rollout on: for hooks.
+
+        Those that replace others have it too; those of evaluations do not.  A run that is resumed
+        begins without it.  Raises TrainingError for several learners; the run does if environments
+        have no such attribute.
+        """
+        self._check_is_alone("attributes of environments")
+        learner = self.learner
+        version, values = learner.env_attributes
+        learner.env_attributes = EnvAttributes(version + 1, {**values, name: value})
+
+    def _check_is_alone(self, what: str) -> None:
+        if self.others is not None or self.apart is not None:
+            raise TrainingError(f"{what} cannot be changed where several learners share a run")
 
     def say(self, text: str) -> None:
         """Prints a line for the user, once: the first learner says the same for all."""

@@ -119,8 +119,8 @@ class Tells(Guess):
     """Tells in `info` whether the episode was a success."""
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        *row, info = super().step(action)
-        return *row, info | {"is_success": row[1] == 1.0}
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, info | {"is_success": reward == 1.0}
 
 
 def counting_vector(num_envs: int) -> SyncVectorEnv:
