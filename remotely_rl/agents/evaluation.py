@@ -9,6 +9,7 @@ import math
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -107,6 +108,7 @@ def evaluate(
     seed: int = 1000,
     model: networks.ModelSource | None = None,
     env: Source | None = None,
+    algorithm: training.Train[Any] | None = None,
     envs: int = 16,
     steps: int | None = None,
 ) -> Evaluation:
@@ -114,7 +116,9 @@ def evaluate(
 
     The same arguments give the same games.  Raises TrainingError.
     """
-    return measure(load.load(run, which, model, env), episodes, greedy, seed, envs, steps)
+    return measure(
+        load.load(run, which, model, env, algorithm), episodes, greedy, seed, envs, steps
+    )
 
 
 def measure(

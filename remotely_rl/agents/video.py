@@ -246,6 +246,7 @@ def play(
     seed: int = 1000,
     model: networks.ModelSource | None = None,
     env: Source | None = None,
+    algorithm: training.Train[Any] | None = None,
     steps: int | None = None,
 ) -> Played:
     """Plays whole games with the agent in a run folder, and films them if `video` is a path.
@@ -255,7 +256,7 @@ def play(
     """
     load.check_at_least(1, episodes=episodes, **({} if steps is None else {"steps": steps}))
     load.check_at_least(0, seed=seed)
-    agent = load.load(run, which, model, env)
+    agent = load.load(run, which, model, env, algorithm)
     finished: list[Episode] = []
     with ExitStack() as stack:
         film = None
