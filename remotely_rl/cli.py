@@ -29,6 +29,7 @@ from remotely_rl.user_code import is_in_file, named_in
 if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
     from remotely_rl import networks
     from remotely_rl.environments import Source
+    from remotely_rl.runs import training
     from remotely_rl.sync.simulation.simulator import Row as SimulatedRow
 
 Command = Callable[..., None]
@@ -86,6 +87,13 @@ def _train_command(name: str) -> click.Command:
         "--hook", metavar="FILE.py:NAME", multiple=True, help="A Hook of your own; may be repeated."
     )
     @click.option(
+        "--seeds", metavar="1-5", help="A run for each, in --run DIR; then their mean and interval."
+    )
+    @click.option(
+        "--at-once", metavar="N", type=click.IntRange(1), help="Of the runs of --seeds, so many at"
+        " a time.  [as many as there is room for]",
+    )  # fmt: skip
+    @click.option(
         "--address", metavar="ADDRESS", help="HOST:PORT, or ray:local.  [one of this process]"
     )
     def train_one(
@@ -94,6 +102,8 @@ def _train_command(name: str) -> click.Command:
         resume: str | None,
         initial: str | None,
         hook: Sequence[str],
+        seeds: str | None,
+        at_once: int | None,
         address: str | None,
         **given: Any,
     ) -> None:
@@ -104,6 +114,9 @@ def _train_command(name: str) -> click.Command:
         with told():
             if "env" in given:
                 given["env"] = env_of(given["env"])
+            if seeds is not None or at_once is not None:
+                _train_seeds(train_by, given, seeds, at_once, run, resume, address)
+                return
             if resume is None:
                 config = train_by.Config(**given)
             else:
@@ -124,6 +137,42 @@ def _train_command(name: str) -> click.Command:
     return train_one
 
 
+def _train_seeds(
+    train_by: "training.Train[Any]", given: dict[str, Any], asked: str | None, at_once: int | None,
+    run: str | None, resume: str | None, address: str | None,
+) -> None:  # fmt: skip
+    from remotely_rl import seeds  # noqa: PLC0415 - as in train_one
+
+    if asked is None:
+        raise TrainingError("--at-once is how many runs of --seeds are trained at a time")
+    if resume is not None:
+        raise TrainingError("--seeds resumes what is in its --run DIR: leave out --resume")
+    if "seed" in given:
+        raise TrainingError("--seeds gives each run its seed: leave out --seed")
+    outcomes = seeds.train(
+        train_by, train_by.Config(**given), seeds.numbers(asked), _words("seeds", "at_once", "run"),
+        folder=None if run is None else Path(run), asked=at_once, address=address, say=click.echo,
+    )  # fmt: skip
+    if any(outcome.has_failed for outcome in outcomes):
+        raise click.exceptions.Exit(1)
+
+
+def _words(*without: str) -> list[str]:
+    """The words of the command that is being run, but for these options."""
+    ctx = click.get_current_context()
+    words = ["train", ctx.info_name or ""]
+    for param in ctx.command.get_params(ctx):
+        value = ctx.params.get(param.name or "")
+        if value is None or param.name in without or (isinstance(value, tuple) and not value):
+            continue
+        if isinstance(value, bool):
+            words.append((param.opts if value else param.secondary_opts)[0])
+        else:
+            several = value if isinstance(value, tuple) else (value,)
+            words += [f"{param.opts[0]}={one}" for one in several]
+    return words
+
+
 MODEL = {
     "all": "A model of your own.  [one that fits]",
     "sac": "A model of your own as the policy; its value is not used.  [one that fits]",
@@ -135,7 +184,7 @@ LIMITS = (
 # In which group the options are that are no fields.
 TRAIN_OPTIONS = {
     "Learning": ("model",),
-    "Run": ("run", "resume", "initial", "hook"),
+    "Run": ("run", "resume", "initial", "hook", "seeds", "at_once"),
     "Machine": ("address",),
 }
 
@@ -260,7 +309,8 @@ class CommandLine(click.Group):
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         words = [word.partition("=")[0] for word in sys.argv[1:]] if args is None else []
         known = [word for word in words[1:2] if word in algorithms.ALGORITHMS or is_in_file(word)]
-        if words[:1] == ["train"] and known and not {"-h", "--help", "--address"} & set(words):
+        elsewhere = {"-h", "--help", "--address", "--seeds"} & set(words)
+        if words[:1] == ["train"] and known and not elsewhere:
             from remotely_rl.acting import cluster  # noqa: PLC0415 - `--help` needs none
 
             cluster.begin()
