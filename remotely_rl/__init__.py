@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import remotely_rl.learning.threads  # noqa: F401 - before torch, for what it asks of OpenMP
 from remotely_rl.algorithms import ALGORITHMS
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, check_is_of_extra
 
 if TYPE_CHECKING:
     import remotely_rl.algorithms.a2c as a2c
@@ -142,7 +142,11 @@ def __getattr__(name: str) -> Any:
     home = "algorithms" if name in ALGORITHMS else _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{home}")
-    if hasattr(module, name):
-        return getattr(module, name)
-    return importlib.import_module(f"{module.__name__}.{name}")
+    try:
+        module = importlib.import_module(f"{__name__}.{home}")
+        if hasattr(module, name):
+            return getattr(module, name)
+        return importlib.import_module(f"{module.__name__}.{name}")
+    except ModuleNotFoundError as error:
+        check_is_of_extra(error)
+        raise

@@ -23,11 +23,12 @@ import click
 
 import remotely
 from remotely_rl import algorithms, other_names, settings
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, check_is_of_extra
 from remotely_rl.user_code import is_in_file, named_in
 
 if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
     from remotely_rl import networks
+    from remotely_rl.config import Common
     from remotely_rl.environments import Source
     from remotely_rl.runs import training
     from remotely_rl.sync.simulation.simulator import Row as SimulatedRow
@@ -114,13 +115,14 @@ def _train_command(name: str) -> click.Command:
         with told():
             if "env" in given:
                 given["env"] = env_of(given["env"])
-            if seeds is not None or at_once is not None:
-                _train_seeds(train_by, given, seeds, at_once, run, resume, address)
-                return
+            several = _seeds_of(seeds, at_once, resume, given)
             if resume is None:
                 config = train_by.Config(**given)
             else:
                 config = training.config_of(train_by.Config, train_by.algorithm, resume, given)
+            if several:
+                _train_seeds(train_by, config, several, at_once, run, address)
+                return
             if address is not None:
                 cluster.connect(config.processes, address)
             made = [hooks.made(named_in("--hook", name), name) for name in hook]
@@ -137,20 +139,31 @@ def _train_command(name: str) -> click.Command:
     return train_one
 
 
-def _train_seeds(
-    train_by: "training.Train[Any]", given: dict[str, Any], asked: str | None, at_once: int | None,
-    run: str | None, resume: str | None, address: str | None,
-) -> None:  # fmt: skip
-    from remotely_rl import seeds  # noqa: PLC0415 - as in train_one
-
-    if asked is None:
-        raise TrainingError("--at-once is how many runs of --seeds are trained at a time")
+def _seeds_of(
+    text: str | None, at_once: int | None, resume: str | None, given: Mapping[str, Any]
+) -> list[int]:
+    """The seeds of --seeds, none without it."""
+    if text is None:
+        if at_once is not None:
+            raise TrainingError("--at-once is how many runs of --seeds are trained at a time")
+        return []
     if resume is not None:
         raise TrainingError("--seeds resumes what is in its --run DIR: leave out --resume")
     if "seed" in given:
         raise TrainingError("--seeds gives each run its seed: leave out --seed")
-    outcomes = seeds.train(
-        train_by, train_by.Config(**given), seeds.numbers(asked), _words("seeds", "at_once", "run"),
+    from remotely_rl import seeds  # noqa: PLC0415 - as in train_one
+
+    return seeds.numbers(text)
+
+
+def _train_seeds(
+    train_by: "training.Train[Any]", config: "Common", seeds: Sequence[int], at_once: int | None,
+    run: str | None, address: str | None,
+) -> None:  # fmt: skip
+    from remotely_rl.seeds import train as train_each  # noqa: PLC0415 - as in train_one
+
+    outcomes = train_each(
+        train_by, config, seeds, _words("seeds", "at_once", "run"),
         folder=None if run is None else Path(run), asked=at_once, address=address, say=click.echo,
     )  # fmt: skip
     if any(outcome.has_failed for outcome in outcomes):
@@ -183,7 +196,7 @@ LIMITS = (
 )
 # In which group the options are that are no fields.
 TRAIN_OPTIONS = {
-    "Learning": ("model",),
+    "Network": ("model",),
     "Run": ("run", "resume", "initial", "hook", "seeds", "at_once"),
     "Machine": ("address",),
 }
@@ -314,7 +327,14 @@ class CommandLine(click.Group):
             from remotely_rl.acting import cluster  # noqa: PLC0415 - `--help` needs none
 
             cluster.begin()
-        return super().main(args, *more, **options)
+        try:
+            return super().main(args, *more, **options)
+        except ModuleNotFoundError as error:
+            try:
+                check_is_of_extra(error)
+            except TrainingError as missing:
+                sys.exit(f"Error: {missing}")
+            raise
 
 
 @click.group(

@@ -111,9 +111,16 @@ def read(run: str | Path) -> RunConfig:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
             source = content.get("source")
             return RunConfig(
-                algorithm, env, content["config"], None if source is None else str(source)
+                algorithm, env, _renamed(content["config"]), None if source is None else str(source)
             )
     raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
+
+
+def _renamed(config: dict[str, Any]) -> dict[str, Any]:
+    """A config that an earlier version may have written, with the names of fields of today."""
+    if "hidden_units" in config:  # of each of two layers
+        config["hidden"] = "{0},{0}".format(config.pop("hidden_units"))
+    return config
 
 
 def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:

@@ -102,7 +102,7 @@ def test_sac_can_be_written_in_a_file_of_ones_own(tmp_path: Path) -> None:
     assert train.Config is not sac.Config
 
     config = train.Config(
-        total_steps=96, learn_from=32, batch_size=16, replay_ratio=4.0, hidden_units=8
+        total_steps=96, learn_from=32, batch_size=16, replay_ratio=4.0, hidden="8,8"
     )
     result = train(config, run=tmp_path / "run")  # its actors are of a class of the file
 
