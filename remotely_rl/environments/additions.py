@@ -165,6 +165,18 @@ def named(word: str) -> Any:
     return functools.partial(found, **arguments) if arguments else found
 
 
+def check_is_elsewhere(words: Iterable[str], run: str | Path) -> None:
+    """Raises TrainingError for a wrapper of a file in the folder of a run: loading a run executes
+    nothing of the folder's own."""
+    for word in words:
+        file = word.partition(".py:")[0] + ".py"
+        if is_in_file(word) and Path(run).resolve() in Path(file).resolve().parents:
+            raise TrainingError(
+                f"{run} was trained with the wrapper {word}; code in the folder of a run is not"
+                " executed: pass it, wrappers= or --wrapper FILE.py:NAME"
+            )
+
+
 def word_of(wrapper: Any) -> str | None:
     """The text that names a wrapper in any process of this machine; None if there is none."""
     if isinstance(wrapper, functools.partial):

@@ -1,9 +1,10 @@
 """The folder of one training run.
 
-config.json     the config of the last time that the run was started or resumed
+config.json     the config of the last time that the run was started or resumed, its algorithm, and
+                the file of that, if it is a user's own
 metrics.csv     a row each interval; tensorboard/ has the same
 checkpoint.pt   the last state, to resume from
-best.pt         the state at the best mean return
+best.pt         the state at the best evaluation; without any, at the best mean return
 curve.png       the learning curve
 crashes.jsonl   the crashes of environments
 
@@ -18,8 +19,10 @@ import json
 import math
 import pickle
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -47,20 +50,22 @@ class RunFolder:
         self.metrics = path / "metrics.csv"
 
 
-def create(path: Path | None, algorithm: str, config: Any) -> RunFolder:
+def create(path: Path | None, algorithm: str, config: Any, source: str | None = None) -> RunFolder:
     """Makes the folder, `runs/<algorithm>-<env>-<date-time>` if no path is given.
 
-    Raises TrainingError if the path exists already.
+    `source` is the FILE.py:NAME of an algorithm of a user's.  Raises TrainingError if the path
+    exists already.
     """
-    if path is None:
-        path = _unused(Path("runs") / _default_name(algorithm, config.env))
-    check_is_free(path)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if path is None:
+            path = make_new(Path("runs") / default_name(algorithm, config.env))
+        else:
+            check_is_free(path)
+            path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TrainingError(f"cannot make {path}: {error.strerror}") from error
+        raise TrainingError(f"cannot make {error.filename}: {error.strerror}") from error
     folder = RunFolder(path)
-    write(folder, algorithm, config)
+    write(folder, algorithm, config, source)
     return folder
 
 
@@ -72,8 +77,22 @@ def check_is_free(path: Path) -> None:
         )
 
 
-def write(folder: RunFolder, algorithm: str, config: Any) -> None:
+def write(folder: RunFolder, algorithm: str, config: Any, source: str | None = None) -> None:
     """Writes config.json, whole or not at all."""
+    content = {
+        "algorithm": algorithm,
+        "source": source,
+        "config": fields_of(config),
+        "not_kept": not_kept(config),
+    }
+    text = json.dumps({name: value for name, value in content.items() if value}, indent=2)
+    beside = folder.config.with_suffix(".json.tmp")
+    beside.write_text(text + "\n", encoding="utf-8")
+    beside.replace(folder.config)
+
+
+def fields_of(config: Any) -> dict[str, Any]:
+    """The fields of a config as config.json has them."""
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     texts = {name: additions.text_of(value) for name, value in config.env_kwargs.items()}
     arguments = {
@@ -82,13 +101,7 @@ def write(folder: RunFolder, algorithm: str, config: Any) -> None:
         if text is not None
     }
     words = [additions.word_of(one) for one in config.wrappers]
-    fields |= {"env": name_of(config.env), "env_kwargs": arguments, "wrappers": words}
-    lost = not_kept(config)
-    content = {"algorithm": algorithm, "config": fields, **({"not_kept": lost} if lost else {})}
-    text = json.dumps(content, indent=2)
-    beside = folder.config.with_suffix(".json.tmp")
-    beside.write_text(text + "\n", encoding="utf-8")
-    beside.replace(folder.config)
+    return fields | {"env": name_of(config.env), "env_kwargs": arguments, "wrappers": words}
 
 
 # How what a folder could not keep is passed again on the command line.
@@ -125,7 +138,8 @@ class RunConfig(NamedTuple):
     algorithm: str
     env: str
     config: dict[str, Any]
-    not_kept: dict[str, str]  # what it could not say, by the field that it is of
+    source: str | None = None  # FILE.py:NAME of an algorithm of a user's
+    not_kept: Mapping[str, str] = MappingProxyType({})  # what it could not say, by its field
 
 
 def read(run: str | Path) -> RunConfig:
@@ -144,14 +158,20 @@ def read(run: str | Path) -> RunConfig:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
     match content:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            config, lost = _renamed(content["config"]), content.get("not_kept", {})
-            return RunConfig(algorithm, env, config, lost)
+            source = content.get("source")
+            return RunConfig(
+                algorithm,
+                env,
+                in_use(content["config"]),
+                None if source is None else str(source),
+                content.get("not_kept", {}),
+            )
     raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
 
 
-def _renamed(config: dict[str, Any]) -> dict[str, Any]:
-    """A config that an earlier version may have written, with the names of fields of today, and
-    with arguments as they are."""
+def in_use(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a config.json, perhaps of an earlier version, by their names of today, with
+    arguments as they are."""
     for name, value in (config.get("env_kwargs") or {}).items():
         if isinstance(value, str):
             config["env_kwargs"][name] = additions.literal(value)
@@ -171,17 +191,26 @@ def reopen(path: Path, algorithm: str) -> tuple[RunFolder, RunConfig]:
     return RunFolder(path), ran
 
 
-def _default_name(algorithm: str, env: Any) -> str:
+def default_name(algorithm: str, env: Any) -> str:
+    """The name of a run's folder in runs/."""
     game = re.sub(r"[^\w.-]+", "-", name_of(env).removeprefix("ALE/")).strip("-")
     return f"{algorithm}-{game[:100]}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-def _unused(path: Path) -> Path:
-    """The path with a number appended if it exists: two runs may begin in the same second."""
+def make_new(path: Path) -> Path:
+    """Makes a folder of this name, with a number appended if it exists.  Returns its path.
+
+    To make it is to take it: two runs may begin in the same second, in two processes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     candidate, n = path, 2
-    while candidate.exists():
-        candidate, n = path.with_name(f"{path.name}-{n}"), n + 1
-    return candidate
+    while True:
+        try:
+            candidate.mkdir()
+        except FileExistsError:
+            candidate, n = path.with_name(f"{path.name}-{n}"), n + 1
+        else:
+            return candidate
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -219,12 +248,14 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return found
 
 
-def best_return(path: Path) -> float:
-    """The mean return of the checkpoint at `path`; -inf if it cannot be read."""
+def best_of(path: Path) -> tuple[float, float]:
+    """The best mean return and evaluation that a checkpoint knows of; -inf if it knows none."""
     try:
-        return float(load_checkpoint(path)["counters"]["best_return"])
+        content = load_checkpoint(path)
+        evaluated = content.get("evaluations", {}).get("best", -math.inf)
+        return float(content["counters"]["best_return"]), float(evaluated)
     except (TrainingError, KeyError, TypeError):
-        return -math.inf
+        return -math.inf, -math.inf
 
 
 def check_fits(path: Path, state: dict[str, Tensor], model: nn.Module) -> None:

@@ -1,6 +1,7 @@
 """Arguments and wrappers of environments: checked, copied, and kept as text."""
 
 import functools
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,13 @@ def test_what_a_folder_cannot_keep_is_said_and_asked_for(tmp_path: Path) -> None
         kept(config, tmp_path, {"env_kwargs": {"start": 1}})
     again = kept(config, tmp_path, {"env_kwargs": {"start": 1}, "wrappers": [Half]})
     assert (again.env_kwargs, again.wrappers) == ({"start": 1, "b": 2}, (Half,))
+
+
+def test_a_wrapper_of_a_file_in_the_run_folder_is_not_executed(tmp_path: Path) -> None:
+    file = tmp_path / "trap.py"
+    file.write_text("raise SystemExit")
+    (tmp_path / "config.json").write_text(
+        json.dumps({"algorithm": "ppo", "config": {"env": "x", "wrappers": [f"{file}:Trap"]}})
+    )
+    with pytest.raises(TrainingError, match="code in the folder of a run is not executed"):
+        training.config_of(ppo.Config, "ppo", tmp_path)
