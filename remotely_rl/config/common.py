@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import environments, networks, settings
-from remotely_rl.config import fields
+from remotely_rl.config import fields, presets
 from remotely_rl.environments import (
     Atari,
     Environments,
@@ -48,6 +48,10 @@ class Common:
     env: Annotated[Source, "Gymnasium id, or a callable that makes environments: FILE.py:NAME"] = (
         "ALE/Pong-v5"
     )
+    preset: Annotated[
+        str, "settings to begin with: auto, those that learn the env; none; paper; or those of"
+             " another env"
+    ] = presets.NONE  # fmt: skip
     actors: Annotated[int, "processes that sample", COUNT] = 2
     envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 16
     rollout_steps: fields.RolloutSteps = 64
@@ -126,9 +130,14 @@ class Common:
 
     def __new__(cls, *args: Any, **given: Any) -> "Common":
         settings.check_names(cls, given)
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        if args or given:
+            names = [field.name for field in dataclasses.fields(cls)]
+            made.__dict__["given"] = {*names[: len(args)], *given}  # until __post_init__
+        return made
 
     def __post_init__(self) -> None:
+        presets.begin(self, self.__dict__.pop("given", ()))
         settings.check(self)
         precision.check(self.precision)
         check_sampling(self)
@@ -172,22 +181,33 @@ class Common:
             return {}
         return dict.fromkeys(("sticky_actions", "life_loss_is_terminal"), "it is of Atari games")
 
+    @classmethod
+    def form_of_paper(cls, env: Source) -> dict[str, Any]:
+        """The settings of `paper`; the size of images is of Atari games alone."""
+        return {
+            name: value
+            for name, value in cls.paper.items()
+            if name != "image_size" or is_atari(env)
+        }
+
     def comes_to(self, name: str) -> Any:
         """What a field is, also where others decide."""
         return target_kl_of(self) if name == "target_kl" else getattr(self, name)
 
     def remarks(self) -> list[str]:
-        """What a run says of its settings: those that do nothing, and what the paper's form has."""
+        """What a run says of its settings: its preset, those that do nothing, what the paper's form
+        has."""
         usual = {field.name: field.default for field in dataclasses.fields(self)}
-        said = [
+        said = presets.remarks(self)
+        said += [
             f"{name}={getattr(self, name)} does nothing: {why}"
             for name, why in self.unused().items()
             if getattr(self, name) != usual[name]
         ]
         differs = [
             settings.option(name, value)
-            for name, value in self.paper.items()
-            if self.comes_to(name) != value and (name != "image_size" or is_atari(self.env))
+            for name, value in self.form_of_paper(self.env).items()
+            if self.comes_to(name) != value
         ]
         if differs:
             said.append(f"not the form of its paper, which has {' '.join(differs)}")
