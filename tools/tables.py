@@ -1,8 +1,9 @@
 """The generated tables in docs/.
 
-Those of design.md, environments.md, launch.md, reliability.md and training.md come from the code
-that they describe, and from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds
-to that file.  The index of decisions/ comes from the headings of its files.
+Those of design.md, environments.md, hooks.md, launch.md, reliability.md and training.md come from
+the code that they describe; of results.md, from the presets and from docs/published.jsonl; the
+figures of reliability.md, from what `python -m tests.chaos --json docs/chaos.jsonl` adds to that
+file.  The index of decisions/ comes from the headings of its files.
 
 python tools/tables.py           # rewrite them
 python tools/tables.py --check   # exit 1 if they are not what the code says
@@ -26,6 +27,7 @@ from remotely.protocol import control, wire
 from remotely.protocol.lease import TIMES
 from remotely.testing import faults
 from remotely_rl import other_names
+from remotely_rl.config import presets
 from remotely_rl.runs import hooks
 from remotely_rl.vector import states
 
@@ -213,6 +215,25 @@ def decisions() -> str:
     return table(["", "decision", "date", "status"], rows)
 
 
+def returns() -> str:
+    """Return what the presets came to, beside what others have published."""
+    with (DOCS / "published.jsonl").open() as file:
+        tasks = [json.loads(line) for line in file]
+    rows = []
+    for task in tasks:
+        ours = [task["why_not"], "", "", ""]
+        if row := presets.find(task["algorithm"], task["env"]):
+            done = row.measured
+            reached = sum(one >= task["reach"] for one in done.returns)
+            ours = [
+                done.spread, f"{reached} of {len(done.returns)}", f"{done.steps:,}",
+                f"{done.minutes:.1f}",
+            ]  # fmt: skip
+        rows.append([task["env"], f"`{task['algorithm']}`", task["published"], *ours])
+    head = ["environment", "algorithm", "published", "ours: greedy", "seeds", "steps", "minutes"]
+    return table(head, rows)
+
+
 def coefficients() -> str:
     return ", ".join(f"`{name}`" for name in sorted(hooks.COEFFICIENTS)) + "."
 
@@ -229,6 +250,7 @@ PAGES = {
     "environments.md": {"seats": seats},
     "hooks.md": {"coefficients": coefficients},
     "launch.md": {"launchers": launchers, "promises": promises},
+    "results.md": {"presets": returns},
     "training.md": {"other libraries": other_libraries},
     "reliability.md": {"times": times, "faults": points, "figures": figures},
     "decisions/README.md": {"decisions": decisions},

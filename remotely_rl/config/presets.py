@@ -26,11 +26,15 @@ class Measured(NamedTuple):
     minutes: float  # on one core that was shared, the median
     commit: str
 
+    @property
+    def spread(self) -> str:
+        """The mean, and the range if there are several seeds."""
+        low, high, mean = min(self.returns), max(self.returns), statistics.fmean(self.returns)
+        return f"{mean:,.4g}" + (f" ({low:,.4g} to {high:,.4g})" if len(self.returns) > 1 else "")
+
     def __str__(self) -> str:
-        low, high, seeds = min(self.returns), max(self.returns), len(self.returns)
-        spread = f" ({low:,.4g} to {high:,.4g}, {seeds} seeds)" if seeds > 1 else " (one seed)"
-        mean = statistics.fmean(self.returns)
-        return f"{mean:,.4g}{spread} after {self.steps:,} steps, {self.minutes:,.1f} minutes"
+        seeds = f"{len(self.returns)} seed{'s' if len(self.returns) > 1 else ''}"
+        return f"{self.spread}, {seeds}, {self.steps:,} steps, {self.minutes:,.1f} minutes"
 
 
 class Preset(NamedTuple):

@@ -140,7 +140,7 @@ def test_a_run_says_which_preset_it_took_or_which_algorithm_has_one(
 
 def test_a_preset_reads_as_options_and_its_figures_with_their_range() -> None:
     assert str(ROWS[0]) == "--gamma 0.9 --total-steps 150000"
-    assert str(MEASURED) == "490 (480 to 500, 3 seeds) after 150,000 steps, 0.3 minutes"
+    assert str(MEASURED) == "490 (480 to 500), 3 seeds, 150,000 steps, 0.3 minutes"
     one = MEASURED._replace(returns=(-103.66,))
-    assert str(one) == "-103.7 (one seed) after 150,000 steps, 0.3 minutes"
+    assert str(one) == "-103.7, 1 seed, 150,000 steps, 0.3 minutes"
     assert settings.option("hidden", "256,256") == "--hidden 256,256"
