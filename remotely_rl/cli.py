@@ -135,7 +135,7 @@ LIMITS = (
 USUAL = {"preset": "auto"}
 # In which group the options are that are no fields.
 TRAIN_OPTIONS = {
-    "Learning": ("model",),
+    "Network": ("model",),
     "Run": ("run", "resume", "initial", "hook"),
     "Machine": ("address",),
 }

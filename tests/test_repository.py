@@ -48,11 +48,11 @@ def tracked_files() -> list[str]:
 def dependency_lines() -> list[str]:
     """Return the lines of pyproject.toml that name what is needed to run, build or test."""
     lists = re.findall(
-        r"^(?:dependencies|rl|dev) = \[\n(.*?)^\]",
+        r"^(?:dependencies|rl|docs|dev) = \[\n(.*?)^\]",
         text_of("pyproject.toml"),
         re.DOTALL | re.MULTILINE,
     )
-    assert len(lists) == 3
+    assert len(lists) == 4
     return [line.strip() for lines in lists for line in lines.splitlines()]
 
 
