@@ -49,10 +49,6 @@ class Common:
     env: Annotated[Source, "Gymnasium id, or a callable that makes environments: FILE.py:NAME"] = (
         "ALE/Pong-v5"
     )
-    preset: Annotated[
-        str, "settings to begin with: auto, those that learn the env; none; paper; or those of"
-             " another env"
-    ] = presets.NONE  # fmt: skip
     actors: Annotated[int, "processes that sample", COUNT] = 2
     envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 16
     rollout_steps: fields.RolloutSteps = 64
@@ -71,6 +67,10 @@ class Common:
     )
     target: Annotated[float | None, "stop when the mean of the last 30 returns reaches this"] = None
     seed: Annotated[int, "seed of all random numbers", NOT_NEGATIVE] = 1
+    preset: Annotated[
+        str, "settings to begin with: auto, those that learn the env; none; paper; or those of"
+             " another env"
+    ] = presets.NONE  # fmt: skip
 
     step_timeout_s: Annotated[
         float, "an environment that takes longer for a step or a reset hangs, and is replaced; 0:"
