@@ -473,7 +473,7 @@ def presets() -> None:
 
     for row in presets.ROWS:
         click.echo(f"remotely-rl train {row.algorithm} --env {row.env}")
-        click.echo(f"    {row.measured}\n    {row}")
+        click.echo(f"    {row}\n    {row.options}")
 
 
 @main.command()

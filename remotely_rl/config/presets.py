@@ -20,21 +20,13 @@ AUTO, NONE, PAPER = "auto", "none", "paper"
 class Measured(NamedTuple):
     """What the plain command came to: `remotely-rl train ALGORITHM --env ENV --seed SEED`."""
 
-    returns: tuple[float, ...]  # of seeds 1, 2, ...: greedy, the last checkpoint, in their order
-    episodes: int  # that each is the mean of
-    steps: int  # of training, the median
-    minutes: float  # on one core that was shared, the median
+    returns: tuple[float, ...]  # of seeds 1, 2, ...: greedy, by the last checkpoint
+    minutes: float  # of training, the median, on one core beside other programs
     commit: str
 
-    @property
-    def spread(self) -> str:
-        """The mean, and the range if there are several seeds."""
+    def __str__(self) -> str:
         low, high, mean = min(self.returns), max(self.returns), statistics.fmean(self.returns)
         return f"{mean:,.4g}" + (f" ({low:,.4g} to {high:,.4g})" if len(self.returns) > 1 else "")
-
-    def __str__(self) -> str:
-        seeds = f"{len(self.returns)} seed{'s' if len(self.returns) > 1 else ''}"
-        return f"{self.spread}, {seeds}, {self.steps:,} steps, {self.minutes:,.1f} minutes"
 
 
 class Preset(NamedTuple):
@@ -42,11 +34,20 @@ class Preset(NamedTuple):
 
     env: str
     algorithm: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # with `total_steps`: the run ends by itself
     measured: Measured
 
-    def __str__(self) -> str:
+    @property
+    def options(self) -> str:
+        """The settings as they are written on the command line."""
         return " ".join(settings.option(name, value) for name, value in self.settings.items())
+
+    def __str__(self) -> str:
+        seeds = len(self.measured.returns)
+        return (
+            f"return {self.measured}, {seeds} seed{'s' if seeds > 1 else ''},"
+            f" {self.settings['total_steps']:,} steps, {self.measured.minutes:g} minutes"
+        )
 
 
 ROWS: tuple[Preset, ...] = ()

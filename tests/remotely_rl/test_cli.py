@@ -382,7 +382,7 @@ def test_presets_are_listed_with_their_figures_and_options() -> None:
     text = invoke("presets").output
     for row in presets.ROWS:
         command = f"remotely-rl train {row.algorithm} --env {row.env}"
-        assert f"{command}\n    {row.measured}\n    {row}\n" in text
+        assert f"{command}\n    {row}\n    {row.options}\n" in text
 
 
 def test_rules_are_listed_with_what_all_of_them_can_be_told() -> None:

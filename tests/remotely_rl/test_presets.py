@@ -16,7 +16,7 @@ from remotely_rl.environments import check_is_known
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder, training
 
-MEASURED = Measured((480.0, 500.0, 490.0), 30, 150_000, 0.3, "abc1234")
+MEASURED = Measured((480.0, 500.0, 490.0), 0.3, "abc1234")
 ROWS = (
     Preset("CartPole-v1", "ppo", {"gamma": 0.9, "total_steps": 150_000}, MEASURED),
     Preset("ALE/Pong-v5", "ppo", {"gamma": 0.98}, MEASURED),
@@ -42,6 +42,7 @@ def test_every_preset_makes_a_config_of_its_algorithm(row: Preset) -> None:
     usual = {field.name: field.default for field in dataclasses.fields(kind)}
     assert all(value != usual[name] for name, value in row.settings.items())
     check_is_known(row.env)
+    assert config.total_steps
     assert row.measured.returns
 
 
@@ -139,8 +140,8 @@ def test_a_run_says_which_preset_it_took_or_which_algorithm_has_one(
 
 
 def test_a_preset_reads_as_options_and_its_figures_with_their_range() -> None:
-    assert str(ROWS[0]) == "--gamma 0.9 --total-steps 150000"
-    assert str(MEASURED) == "490 (480 to 500), 3 seeds, 150,000 steps, 0.3 minutes"
-    one = MEASURED._replace(returns=(-103.66,))
-    assert str(one) == "-103.7, 1 seed, 150,000 steps, 0.3 minutes"
+    assert ROWS[0].options == "--gamma 0.9 --total-steps 150000"
+    assert str(ROWS[0]) == "return 490 (480 to 500), 3 seeds, 150,000 steps, 0.3 minutes"
+    one = ROWS[0]._replace(measured=MEASURED._replace(returns=(-103.66,)))
+    assert str(one) == "return -103.7, 1 seed, 150,000 steps, 0.3 minutes"
     assert settings.option("hidden", "256,256") == "--hidden 256,256"
