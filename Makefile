@@ -27,7 +27,7 @@ NEEDS_REPLAY := tools/bench_replay/peers
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install pong test test-slow test-ray test-python check types docs format chaos soak mutate bench bench-peers bench-network bench-rl bench-rl-peers bench-replay bench-replay-peers clean
+.PHONY: help install pong test test-slow test-ray test-python check types docs release format chaos soak mutate bench bench-peers bench-network bench-rl bench-rl-peers bench-replay bench-replay-peers clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ types: install
 
 docs: install ## build the documentation site: build/docs/index.html
 	@$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees docs build/docs
+
+release: install ## build the wheel of the tagged version into dist/; refuses what does not agree
+	@exec $(BIN)/python -m tools.release
 
 format: install ## format, and mend what lint can mend
 	@$(BIN)/ruff format .
