@@ -144,4 +144,5 @@ def test_a_preset_reads_as_options_and_its_figures_with_their_range() -> None:
     assert str(ROWS[0]) == "return 490 (480 to 500), 3 seeds, 150,000 steps, 0.3 minutes"
     one = ROWS[0]._replace(measured=MEASURED._replace(returns=(-103.66,)))
     assert str(one) == "return -103.7, 1 seed, 150,000 steps, 0.3 minutes"
+    assert str(MEASURED._replace(returns=(8030, 10545))) == "9,288 (8,030 to 10,545)"
     assert settings.option("hidden", "256,256") == "--hidden 256,256"
