@@ -118,7 +118,9 @@ class Config(Common):
         check_bounds(actions)
         (width,) = actions.shape
         if source is None:
-            policy: nn.Module = SoftPolicy(spec, actions.outputs, self.hidden_units)
+            policy = networks.for_each_agent(
+                lambda of: SoftPolicy(of, actions.outputs, self.hidden_units), spec
+            )
         else:
             policy = super().make_model(source, spec, actions)
             replaying.check_has_no_memory(policy)

@@ -15,6 +15,7 @@ from remotely_rl.networks.cnn import ActorCritic, network_for
 from remotely_rl.networks.encoders import encoder_of, is_image
 from remotely_rl.networks.masked import masked
 from remotely_rl.networks.mlp import MLP
+from remotely_rl.networks.per_agent import for_each_agent
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
 from remotely_rl.networks.state import initial_state, is_recurrent
 from remotely_rl.trees import Tree
@@ -73,8 +74,15 @@ def build_unmasked(
 ) -> nn.Module:
     """Make the model as `build` does, for observations whose masks are applied elsewhere.
 
-    A leaf of these that is a mask as well, as PettingZoo has it, is no reason to apply it.
+    A leaf of these that is a mask as well, as PettingZoo has it, is no reason to apply it.  Where
+    observations say which agent sees them, there is a model for each.
     """
+    return for_each_agent(lambda of: _build(source, of, outputs, lstm_units, outputs_are), spec)
+
+
+def _build(
+    source: ModelSource | None, spec: Tree, outputs: int, lstm_units: int, outputs_are: str
+) -> nn.Module:
     if source is not None and lstm_units:
         raise TrainingError(
             "lstm= adds a memory to the networks of remotely_rl; a model of your own brings its"
