@@ -94,7 +94,7 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
         config.accumulate,
         broadcast=learner.broadcast(session.env_steps, session.progress),
         over=session.over,
-        width=config.envs_per_actor,
+        width=config.rows_per_actor,
         crashes=session.crashes,
     )
     return learner, session.keep(server)
@@ -139,7 +139,7 @@ def _actors(
         session.say,
         grows=config.actors == 0 or arrivals,
         over=session.over,
-        width=config.envs_per_actor,
+        width=config.rows_per_actor,
         crashes=session.crashes,
     )
 
@@ -150,7 +150,7 @@ def _central(session: Session[Any], kind: type[Actor], halves: int) -> CentralAc
     # Half of the actors step while actions are computed, or none.
     stepping = config.actors * learners // 2 if halves == 2 else 0
     free = threads.beside(stepping) if stepping else threads.cores()
-    count = config.actors * config.envs_per_actor
+    count = config.actors * config.rows_per_actor
     session.say(
         f"{sampling_of(config)} sampling: the actions of {count} environments are computed here"
     )
