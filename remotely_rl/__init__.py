@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.sac as sac
     from remotely_rl.acting.dial_in import dial_in
     from remotely_rl.agents.agent import Agent, load
-    from remotely_rl.environments import check
+    from remotely_rl.agents.self_play import SelfPlay
+    from remotely_rl.environments import MultiAgent, check
     from remotely_rl.runs.hooks import Hook
     from remotely_rl.supervision import CrashReport
     from remotely_rl.vector import VectorEnv
@@ -54,6 +55,8 @@ __all__ = [
     "Agent",
     "CrashReport",
     "Hook",
+    "MultiAgent",
+    "SelfPlay",
     "TrainingError",
     "VectorEnv",
     "a2c",
@@ -77,6 +80,8 @@ _HOMES = {
     "load": "remotely_rl.agents.agent",
     "CrashReport": "remotely_rl.supervision",
     "Hook": "remotely_rl.runs.hooks",
+    "MultiAgent": "remotely_rl.environments",
+    "SelfPlay": "remotely_rl.agents.self_play",
     "VectorEnv": "remotely_rl.vector",
     "check": "remotely_rl.environments",
     "dial_in": "remotely_rl.acting.dial_in",
