@@ -26,7 +26,7 @@ import click
 
 import remotely
 from remotely_rl import algorithms, other_names, settings
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, check_is_of_extra
 
 if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
     from remotely_rl import networks
@@ -131,7 +131,7 @@ LIMITS = (
 )
 # In which group the options are that are no fields.
 TRAIN_OPTIONS = {
-    "Learning": ("model",),
+    "Network": ("model",),
     "Run": ("run", "resume", "initial", "hook"),
     "Machine": ("address",),
 }
@@ -290,7 +290,14 @@ class CommandLine(click.Group):
             from remotely_rl.acting import cluster  # noqa: PLC0415 - `--help` needs none
 
             cluster.begin()
-        return super().main(args, *more, **options)
+        try:
+            return super().main(args, *more, **options)
+        except ModuleNotFoundError as error:
+            try:
+                check_is_of_extra(error)
+            except TrainingError as missing:
+                sys.exit(f"Error: {missing}")
+            raise
 
 
 @click.group(
@@ -368,7 +375,7 @@ def play(
     steps: int | None, video: str | None, episodes: int, greedy: bool,
 ) -> None:  # fmt: skip
     """Watch the agent of a RUN folder play."""
-    from remotely_rl.agents import evaluation  # noqa: PLC0415 - as in train_one
+    from remotely_rl.acting import evaluation  # noqa: PLC0415 - as in train_one
     from remotely_rl.agents import video as videos  # noqa: PLC0415 - as in train_one
 
     with told():
@@ -376,8 +383,9 @@ def play(
             run, video, episodes, greedy, checkpoint,
             seed=seed, model=model_of(model), env=env_of(env), steps=steps,
         )  # fmt: skip
-    for number, (score, length) in enumerate(played.episodes, 1):
-        click.echo(f"episode {number}: {evaluation.plain(score)} in {length:,} steps")
+    for number, episode in enumerate(played.episodes, 1):
+        score = evaluation.plain(episode.score)
+        click.echo(f"episode {number}: {score} in {episode.length:,} steps")
     if len(played.episodes) < episodes:
         click.echo(f"stopped in the middle of an episode, after {played.steps:,} steps in all")
     if video is not None:

@@ -55,7 +55,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "prioritized_beta", "save_replay",
     ),
     "Learning": (),
-    "Run": ("target", "log_interval_s", "checkpoint_interval_s", "play_epsilon"),
+    "Network": (
+        "hidden", "activation", "network", "lstm", "normalize_observations", "log_std_start",
+    ),
+    "Run": (
+        "target", "evaluate_every", "evaluate_episodes", "evaluate_greedy", "log_interval_s",
+        "checkpoint_interval_s", "play_epsilon",
+    ),
     "Machine": (
         "learners", "learners_share", "steps_per_push", "device", "precision", "compile",
         "learner_threads",

@@ -35,7 +35,7 @@ its score is the mean over the agents.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -46,7 +46,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from remotely_rl import trees
-from remotely_rl.environments import action_spaces
+from remotely_rl.environments import action_spaces, episodes
+from remotely_rl.environments.episodes import Episode
 from remotely_rl.environments.masks import Masks
 from remotely_rl.environments.multi_agent import ABSENT
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf, Observations
@@ -69,13 +70,6 @@ class Step(NamedTuple):
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     begins: NDArray[np.bool_]
-
-
-class Episode(NamedTuple):
-    """A finished episode: the sum of its raw rewards, and its steps (of 4 frames in Atari)."""
-
-    score: float
-    length: int
 
 
 class Environments:
@@ -189,6 +183,7 @@ class Environments:
         vector: Any = self.vector
         row = vector.step_wait() if self._steps_apart else vector.step(self._begun)
         obs, reward, terminated, truncated, info = row
+        told = info.get("final_info", {}) if self._mode is AutoresetMode.SAME_STEP else info
         # Copies: some vector environments return the same arrays at every step.
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         ended, reward = terminated | truncated, np.array(reward, np.float32)
@@ -227,18 +222,28 @@ class Environments:
         if crashed is not None and self._lives:  # the next row begins a game; this one has no score
             self._frame[crashed] = np.iinfo(np.int64).max
             self._score[crashed], self._length[crashed] = 0, 0
-        self._end_episodes(over, crashed)
+        self._end_episodes(over, crashed, told)
         self._ended = ended | waiting
         return row
 
-    def _end_episodes(self, over: NDArray[np.bool_], crashed: NDArray[np.bool_] | None) -> None:
-        """Keep the episodes of games that are `over` for all agents, unless they have `crashed`."""
+    def _end_episodes(
+        self, over: NDArray[np.bool_], crashed: NDArray[np.bool_] | None, told: dict[str, Any]
+    ) -> None:
+        """Keep the episodes of games that are `over` for all agents, unless they have `crashed`.
+
+        Their metrics are those that the infos of this step have `told`, of several agents the mean.
+        """
         for game in np.flatnonzero(over.reshape(-1, self.agents).all(1)).tolist():
             rows = slice(game * self.agents, (game + 1) * self.agents)
             took_part = self._length[rows] > 0
             if took_part.any() and (crashed is None or not crashed[rows].any()):
-                score = self._score[rows][took_part].mean()
-                self._episodes.append((game, Episode(float(score), int(self._length[rows].max()))))
+                score, length = self._score[rows][took_part].mean(), self._length[rows].max()
+                each = [
+                    Episode(float(score), int(length), episodes.metrics_of(told, i))
+                    for i in range(rows.start, rows.stop)
+                ]
+                metrics = each[0].metrics if self.agents == 1 else episodes.means(each)
+                self._episodes.append((game, each[0]._replace(metrics=metrics)))
             self._score[rows], self._length[rows] = 0, 0
 
     def end_pause(self) -> tuple[Tree, NDArray[np.bool_]] | None:
@@ -318,6 +323,21 @@ class Environments:
         """Return the crashes that were survived since the last call."""
         vector = self.vector
         return vector.pop_crashes() if isinstance(vector, SupervisedVectorEnv) else []
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of all environments, and of those that will replace them.
+
+        Raises TrainingError for one that they do not have, or that cannot be set.
+        """
+        vector: Any = self.vector
+        for name, value in attributes.items():
+            try:
+                vector.get_attr(name)  # to set one that is not there would do nothing
+                vector.set_attr(name, [value] * self.num_envs)
+            except (AttributeError, NotImplementedError) as error:
+                raise TrainingError(
+                    f"the environments have no attribute {name!r} that can be set: {error}"
+                ) from None
 
     def watch(self, flight: Any, step_timeout_s: float) -> None:
         """Watch over environments that were made, or pickled, in another process."""

@@ -16,6 +16,8 @@ An agent that is not in its game is a row whose episode is over:
     it appears, or appears again         the first observation of an episode
     no agent is left                     the step after it begins another game, for all
 
+When a game is over, `info` tells what each agent has got in it (environments/episodes.py).
+
 Such rows are what an environment returns that resets itself in the step after the end (NEXT_STEP),
 but for a game that begins without some of its agents: `info` of the reset then says which are
 `absent`.
@@ -33,6 +35,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
+from remotely_rl.environments import episodes
 from remotely_rl.environments.names import name_of_games
 from remotely_rl.environments.observations import ACTION_MASK, AGENT, OBSERVATION
 from remotely_rl.errors import TrainingError
@@ -103,6 +106,7 @@ class Games(VectorEnv[Any, Any, NDArray[Any]]):
             self._rows.write(row, seen.sample())
         self._seeds = [Seeds() for _ in range(count)]
         self._acts = np.zeros(rows, np.bool_)  # that the row has an agent which can act
+        self._returns = np.full(rows, np.nan)  # of agents that have acted in this game
         self._reward = np.zeros(rows)
         self._terminated = np.zeros(rows, np.bool_)
         self._truncated = np.zeros(rows, np.bool_)
@@ -140,7 +144,7 @@ class Games(VectorEnv[Any, Any, NDArray[Any]]):
         self._truncated[:] = False
         infos: dict[str, Any] = {}
         for number, game in enumerate(self.games):
-            if any(self._acts[row] for row, _ in self._rows_of(number)):
+            if self._is_on(number):
                 infos = self._play(number, game, each, infos)
             else:
                 infos = self._begin(number, None, infos)
@@ -169,6 +173,7 @@ class Games(VectorEnv[Any, Any, NDArray[Any]]):
         for row, agent in self._rows_of(number):
             self._acts[row] = agent in game.agents
             self._terminated[row] = not self._acts[row]
+            self._returns[row] = np.nan
             infos = self._see(row, agent, obs, told, infos)
         return infos
 
@@ -185,6 +190,7 @@ class Games(VectorEnv[Any, Any, NDArray[Any]]):
             acts = agent in present and not any(is_over)
             if self._acts[row]:
                 self._reward[row] = float(reward.get(agent, 0.0))
+                self._returns[row] = np.nan_to_num(self._returns[row]) + self._reward[row]
                 if not (acts or any(is_over)):  # gone without a word
                     is_over = False, True
                 self._terminated[row], self._truncated[row] = is_over
@@ -192,7 +198,19 @@ class Games(VectorEnv[Any, Any, NDArray[Any]]):
                 self._terminated[row] = not acts
             self._acts[row] = acts
             infos = self._see(row, agent, obs, told, infos)
-        return infos
+        return infos if self._is_on(number) else self._add_returns(number, infos)
+
+    def _is_on(self, number: int) -> bool:
+        return any(self._acts[row] for row, _ in self._rows_of(number))
+
+    def _add_returns(self, number: int, infos: dict[str, Any]) -> dict[str, Any]:
+        """Tell of a game that is over what each agent has got in it, as metrics of the episode."""
+        of_each = {
+            f"return_{agent}": float(self._returns[row])
+            for row, agent in self._rows_of(number)
+            if not np.isnan(self._returns[row])
+        }
+        return self._add_info(infos, {episodes.OWN: of_each}, number * len(self.agents))
 
     def _see(
         self,

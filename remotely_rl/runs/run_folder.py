@@ -3,7 +3,7 @@
 config.json     the config of the last time that the run was started or resumed
 metrics.csv     a row each interval; tensorboard/ has the same
 checkpoint.pt   the last state, to resume from
-best.pt         the state at the best mean return
+best.pt         the state at the best evaluation; without any, at the best mean return
 curve.png       the learning curve
 crashes.jsonl   the crashes of environments
 
@@ -104,8 +104,15 @@ def read(run: str | Path) -> RunConfig:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
     match content:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            return RunConfig(algorithm, env, content["config"])
+            return RunConfig(algorithm, env, _renamed(content["config"]))
     raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
+
+
+def _renamed(config: dict[str, Any]) -> dict[str, Any]:
+    """A config that an earlier version may have written, with the names of fields of today."""
+    if "hidden_units" in config:  # of each of two layers
+        config["hidden"] = "{0},{0}".format(config.pop("hidden_units"))
+    return config
 
 
 def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
@@ -167,12 +174,14 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return found
 
 
-def best_return(path: Path) -> float:
-    """The mean return of the checkpoint at `path`; -inf if it cannot be read."""
+def best_of(path: Path) -> tuple[float, float]:
+    """The best mean return and evaluation that a checkpoint knows of; -inf if it knows none."""
     try:
-        return float(load_checkpoint(path)["counters"]["best_return"])
+        content = load_checkpoint(path)
+        evaluated = content.get("evaluations", {}).get("best", -math.inf)
+        return float(content["counters"]["best_return"]), float(evaluated)
     except (TrainingError, KeyError, TypeError):
-        return -math.inf
+        return -math.inf, -math.inf
 
 
 def check_fits(path: Path, state: dict[str, Tensor], model: nn.Module) -> None:

@@ -55,6 +55,23 @@ def test_what_an_algorithm_has_is_told_and_nothing_else() -> None:
     assert progress.learning(row()) == ["policy loss 1.5000", "entropy 1.000"]
 
 
+def test_successes_and_evaluations_are_told_where_there_are_any() -> None:
+    tally = Tally()
+    assert "success" not in progress.line(row(), NO_LIMITS)
+    tally.sampled(640, [Episode(1.0, 9, {"success": x, "r": 9.0}) for x in (0.0, 1.0)], {})
+    tally.evaluated(
+        {
+            "evaluation/env_steps": 500,
+            "evaluation/return_mean": 2.5,
+            "evaluation/return_std": 0.25,
+            "evaluation/success": 0.75,
+        }
+    )
+    line = progress.line(tally.close(4.0), NO_LIMITS)
+    assert "2 games, success 0.50)  evaluation 2.50 (std 0.25), success 0.75  rate" in line
+    assert "evaluation" not in progress.line(tally.close(8.0), NO_LIMITS)
+
+
 def test_before_the_first_game_there_are_dashes() -> None:
     nothing = Tally().close(1.0)
     assert "return - (max -, 0 games)" in progress.line(nothing, NO_LIMITS)
@@ -131,7 +148,7 @@ def said(
 ) -> Any:
     envs = environments.make(lambda: toys.Blank(space), 1)
     outputs = envs.actions.outputs
-    model = networks.build(maker, envs.spec, outputs, units)
+    model = networks.build(maker, envs.spec, outputs, networks.Architecture(lstm=units))
     size = sum(parameter.numel() for parameter in model.parameters())
     first, *rest = progress.summary(model, envs)
     assert f"; {size:,} parameters; sees " in first
@@ -214,7 +231,7 @@ def test_of_images_that_no_convolution_sees_a_run_says_so() -> None:
 
 def test_of_a_policy_with_critics_the_layers_of_the_policy_are_said() -> None:
     envs = environments.make(toys.Aim, 1)
-    model = sac.Config(hidden_units=16).make_model(None, envs.spec, envs.actions)
+    model = sac.Config(hidden="16,16").make_model(None, envs.spec, envs.actions)
     (line,) = progress.summary(model, envs)
     assert line.startswith("model: MLP, 16, 16; ")
     assert line.endswith("; sees 1 number")
