@@ -348,6 +348,11 @@ class Session(Generic[C]):
         resume."""
         return seed_from(self._config.seed, self.times_resumed, number)
 
+    @property
+    def model(self) -> nn.Module:
+        """The model in training, with what it has learnt so far, whatever the algorithm."""
+        return (self._saveable or self.learner).model
+
     # --- sampling ---------------------------------------------------------------------------------
 
     def count(self, rollouts: Sequence[Rollout]) -> Trajectory:
@@ -459,10 +464,10 @@ class Session(Generic[C]):
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
         """Waits for `count` trajectories, for a moment at most; returns them side by side, or None.
 
-        Those that came are kept for the next call.  A trajectory is of `envs_per_actor`
-        environments: a rollout that was sampled centrally is one for each actor.
+        Those that came are kept for the next call.  A trajectory is of the environments of
+        an actor: a rollout that was sampled centrally is one for each actor.
         """
-        width = count * self._config.envs_per_actor
+        width = count * self._config.rows_per_actor
         if sum(one.width for one in self._gathered) < width:
             with self.spending("waiting"):
                 rollout = actors.take(timeout_s=POLL_S)
