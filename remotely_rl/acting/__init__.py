@@ -1,1 +1,1 @@
-"""Sampling and evaluating: policies that act, actors that play, crews that replace them, rounds and streams of their rollouts."""
+"""Acting: policies, actors that play, crews that replace them, rounds and streams of rollouts."""
