@@ -600,20 +600,24 @@ class Session(Generic[C]):
         replay: dict[str, Any] = {}
         if self.replay is not None and path == self.folder.checkpoint:
             replay = {"replay": self.replay.save()}
-        return replay | {
-            "algorithm": self.algorithm,
-            "env": name_of(self._config.env),
-            "learner": self._saveable.state(),
-            "counters": dataclasses.asdict(self.tally.counters),
-            "recent": [list(episode) for episode in self.tally.recent],
-            "random": torch.get_rng_state(),
-            # Tensors, which are read without running any code.
-            "actors": [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused],
-            "times_resumed": self.times_resumed,
-            "evaluations": self._evaluations.state()
-            if self._evaluations is not None
-            else (self.saved or {}).get("evaluations", {}),
-        }
+        evaluations = self.saved.get("evaluations") if self.saved else None
+        if self._evaluations is not None:
+            evaluations = self._evaluations.state()
+        return (
+            replay
+            | ({} if evaluations is None else {"evaluations": evaluations})
+            | {
+                "algorithm": self.algorithm,
+                "env": name_of(self._config.env),
+                "learner": self._saveable.state(),
+                "counters": dataclasses.asdict(self.tally.counters),
+                "recent": [list(episode) for episode in self.tally.recent],
+                "random": torch.get_rng_state(),
+                # Tensors, which are read without running any code.
+                "actors": [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused],
+                "times_resumed": self.times_resumed,
+            }
+        )
 
     # --- evaluations ------------------------------------------------------------------------------
 
@@ -635,8 +639,7 @@ class Session(Generic[C]):
         if self._evaluations is None or self._recorder is None:
             return
         if (measured := self._evaluations.look(timeout_s)) is not None:
-            columns = evaluating.columns_of(measured.evaluation)
-            self._recorder.evaluated(columns, measured.checkpoint)
+            self._recorder.evaluated(measured)
             self._hooks.evaluation(measured.evaluation)
 
     def _end_evaluations(self) -> None:
