@@ -597,27 +597,24 @@ class Session(Generic[C]):
         alone = self.others is None and self.apart is None
         if isinstance(self._actors, Rounds) and path == self.folder.checkpoint and alone:
             paused = self._actors.pause()
-        replay: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         if self.replay is not None and path == self.folder.checkpoint:
-            replay = {"replay": self.replay.save()}
-        evaluations = self.saved.get("evaluations") if self.saved else None
+            kept["replay"] = self.replay.save()
         if self._evaluations is not None:
-            evaluations = self._evaluations.state()
-        return (
-            replay
-            | ({} if evaluations is None else {"evaluations": evaluations})
-            | {
-                "algorithm": self.algorithm,
-                "env": name_of(self._config.env),
-                "learner": self._saveable.state(),
-                "counters": dataclasses.asdict(self.tally.counters),
-                "recent": [list(episode) for episode in self.tally.recent],
-                "random": torch.get_rng_state(),
-                # Tensors, which are read without running any code.
-                "actors": [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused],
-                "times_resumed": self.times_resumed,
-            }
-        )
+            kept["evaluations"] = self._evaluations.state()
+        elif self.saved and "evaluations" in self.saved:
+            kept["evaluations"] = self.saved["evaluations"]
+        return kept | {
+            "algorithm": self.algorithm,
+            "env": name_of(self._config.env),
+            "learner": self._saveable.state(),
+            "counters": dataclasses.asdict(self.tally.counters),
+            "recent": [list(episode) for episode in self.tally.recent],
+            "random": torch.get_rng_state(),
+            # Tensors, which are read without running any code.
+            "actors": [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused],
+            "times_resumed": self.times_resumed,
+        }
 
     # --- evaluations ------------------------------------------------------------------------------
 
