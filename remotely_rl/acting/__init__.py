@@ -1,1 +1,1 @@
-"""Acting: policies, actors that play, crews that replace them, rounds and streams of rollouts."""
+"""Sampling and evaluating: policies, actors that play, and crews that replace them."""

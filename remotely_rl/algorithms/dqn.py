@@ -192,6 +192,7 @@ class Config(Common):
             is_dueling=self.dueling,
             atoms=self.atoms,
             bound=self.value_bound,
+            architecture=self.architecture,
         )
         if self.noisy:
             networks.make_noisy(made)
