@@ -60,7 +60,7 @@ from remotely_rl.acting.actor import EnvAttributes, Rollout
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.stream import Stream
-from remotely_rl.config import Common
+from remotely_rl.config import Common, learners_of
 from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.trajectory import Trajectory, columns, stack
@@ -575,7 +575,8 @@ class Session(Generic[C]):
         learner.env_attributes = EnvAttributes(version + 1, {**values, name: value})
 
     def _check_is_alone(self, what: str) -> None:
-        if self.others is not None or self.apart is not None:
+        # By the config too: in `on_start` the others are not there yet.
+        if learners_of(self._config) > 1 or self.apart is not None:
             raise TrainingError(f"{what} cannot be changed where several learners share a run")
 
     def say(self, text: str) -> None:
