@@ -11,7 +11,7 @@ loop.  What they share is in packages:
     networks       models that map observations to policy and value
     environments   one contract for Gymnasium, Atari and your own
     experience     trajectories, and the batches made of them
-    acting         actors, and how they sample: in rounds or in a stream
+    acting         actors, and how they sample: in rounds or in a stream; evaluations
     learning       the learner, the inference server, the parameter server
     sync           rules by which workers share parameters
     runs           a training run: folder, metrics, checkpoints, resuming
