@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 import remotely
-from remotely_rl import environments, networks, trees
+from remotely_rl import environments, networks, settings, trees
 from remotely_rl.acting import cluster, player
 from remotely_rl.acting.policy import one_thread
 from remotely_rl.config import Common, device_of, learners_of
@@ -171,10 +171,11 @@ def begin(
     source: str | None = None,
 ) -> Session[C]:
     """Makes the session of a run; see `Train`, and its `source`."""
-    process, hooks = Process(), hook.checked(hooks)
+    process = Process()
     try:
         if config is None:
             config = kind() if resume is None else config_of(kind, algorithm, resume)
+        hooks = hook.checked([*getattr(config.env, "run_hooks", ()), *hooks])
         if resume is None and run is not None:
             run_folder.check_is_free(Path(run))
         earlier = None if resume is None else _reopened(algorithm, config, run, resume)
@@ -273,7 +274,10 @@ def config_of(
         additions.check_is_elsewhere(kept.get("wrappers", ()), run)
     if "env_kwargs" in given:
         given = given | {"env_kwargs": {**kept.get("env_kwargs", {}), **given["env_kwargs"]}}
-    config = kind(**{**kept, **given})
+    if "preset" in given:
+        raise TrainingError("a resumed run has its settings: use --resume without --preset")
+    usual = {one.name: one.default for one in settings.settings(kind)}
+    config = kind(**{**usual, **kept, **given})  # every field, so that no preset begins anew
     object.__setattr__(config, "overridden", frozenset(given))
     env = config.env
     is_id = re.fullmatch(r"[\w.]+:[\w./-]+", str(env)) is not None  # of a module
