@@ -11,6 +11,7 @@ import msgspec
 from remotely.protocol import control
 from remotely.protocol.resources import format_bytes
 
+_END = ("ago_s", "lost", "restarting", "exit", "why", "stderr")
 JSON_FORMAT = 1  # goes up when a name below goes or changes its meaning, not when one is added
 _MACHINE_COLUMNS = (
     "MACHINE", "ADDRESS", "PYTHON", "FREE CPUS", "FREE GPUS", "FREE MEMORY", "ACTORS",
@@ -112,6 +113,15 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
         "format": JSON_FORMAT,
         "address": address,
         "waiting": found.waiting,
+        "waits": [
+            {
+                "class": wait.class_name,
+                "count": wait.count,
+                "waits_s": wait.waits_s,
+                "why": wait.why,
+            }
+            for wait in found.waits
+        ],
         "machines": [
             {
                 **{name: getattr(worker, name) for name in machine},
@@ -154,6 +164,11 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
             }
             for worker, actor in actors
         ],
+        "ends": [
+            {"name": end.name, "class": end.class_name, "machine": end.machine}
+            | {name: getattr(end, name) for name in _END}
+            for end in found.ends
+        ],
     }
 
 
@@ -185,6 +200,8 @@ def tables(facts: dict[str, Any], now: float) -> str:
     )
     if facts["waiting"]:
         head += f"\n{_count(facts['waiting'], 'request')} waiting for room"
+        for wait in facts["waits"]:
+            head += f"\n  {wait['count']} of {wait['class']}: {wait['why']}"
     rows: list[tuple[str, ...]] = [
         (
             m["machine"],
