@@ -285,7 +285,7 @@ class _ClusterPanel:
         )
 
     async def _log(self, request: Request) -> Response:
-        offset = _number(request, "offset", -1)
+        offset = number(request, "offset", -1)
         question = self._viewer.read_log(request.path_params["actor"], offset)
         piece = await asyncio.wait_for(asyncio.wrap_future(question), PATIENCE_S)
         if not piece.known:
@@ -328,13 +328,14 @@ def _table(request: Request, found: Sequence[dict[str, Any]], columns: Sequence[
         columns,
         asked.get("sort", ""),
         asked.get("q", ""),
-        _number(request, "after", 0),
-        _number(request, "limit", rows.PAGE),
+        number(request, "after", 0),
+        number(request, "limit", rows.PAGE),
     )
     return JSONResponse(page._asdict())
 
 
-def _number(request: Request, name: str, default: int) -> int:
+def number(request: Request, name: str, default: int) -> int:
+    """Return a whole number of the query; ValueError, in words, if it is something else."""
     word = request.query_params.get(name)
     if word is None:
         return default

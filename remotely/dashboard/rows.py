@@ -48,7 +48,9 @@ def page(
         raise ValueError(f"no column {key!r} to sort by; there are: {', '.join(columns)}")
     words = search.lower().split()
     found = [row for row in rows if _has(row, words)] if words else list(rows)
-    found.sort(key=lambda row: _order(row[key]), reverse=sort.startswith("-"))
+    known = [row for row in found if row[key] is not None]
+    known.sort(key=lambda row: _order(row[key]), reverse=sort.startswith("-"))
+    found = known + [row for row in found if row[key] is None]  # last, in either direction
     after = max(0, after)
     return Page(len(rows), len(found), after, found[after : after + min(max(1, limit), PAGE)])
 
@@ -61,9 +63,9 @@ def _has(row: Row, words: Sequence[str]) -> bool:
 def _order(cell: Any) -> Any:
     """Return what a cell is sorted by: numbers within names count as numbers."""
     if not isinstance(cell, str):
-        return cell
+        return 0, cell
     words = _NUMBERS.split(cell.lower())  # text and digits in turn
-    return [int(word) if place % 2 else word for place, word in enumerate(words)]
+    return 1, [int(word) if place % 2 else word for place, word in enumerate(words)]
 
 
 class Snapshot(NamedTuple):

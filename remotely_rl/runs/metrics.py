@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from remotely_rl import durable
-from remotely_rl.environments import Episode
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the dashboard reads rows, and needs no torch
     from torch.utils.tensorboard import SummaryWriter
+
+    from remotely_rl.environments import Episode
 
 RETURN_WINDOW = 100
 # Episodes whose mean return decides on reaching the target and on the best checkpoint: a mean
@@ -85,12 +86,12 @@ class Tally:
     """
 
     counters: Counters = field(default_factory=Counters)
-    recent: deque[Episode] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
+    recent: "deque[Episode]" = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
     gauges: list[Callable[[], Row]] = field(default_factory=list)
     _sums: dict[str, float] = field(default_factory=dict)
     _learnt: dict[str, list[float]] = field(default_factory=dict)
     _staleness: list[int] = field(default_factory=list)
-    _new: list[Episode] = field(default_factory=list)
+    _new: "list[Episode]" = field(default_factory=list)
     _before: Counters = field(default_factory=Counters)  # when the interval began
 
     def __post_init__(self) -> None:
@@ -99,11 +100,13 @@ class Tally:
     @classmethod
     def of(cls, saved: dict[str, Any]) -> "Tally":
         """The tally that a checkpoint was made with."""
+        from remotely_rl.environments import Episode  # noqa: PLC0415 - as above
+
         tally = cls(Counters(**saved["counters"]))
         tally.recent.extend(Episode(*episode) for episode in saved["recent"])
         return tally
 
-    def sampled(self, steps: int, episodes: Sequence[Episode], seconds: dict[str, float]) -> None:
+    def sampled(self, steps: int, episodes: "Sequence[Episode]", seconds: dict[str, float]) -> None:
         """Counts an actor's steps, finished episodes and seconds by phase."""
         self.counters.env_steps += steps
         self.counters.episodes += len(episodes)

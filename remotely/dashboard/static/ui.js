@@ -95,8 +95,8 @@ export function share(value, max, label) {
 
 // A table whose rows keep their elements while they stay, so that focus and selection do too.
 //
-// Columns: {key, name, text(row), number, minor, link(row)}; `sort(key)` is called if a head is
-// chosen.
+// Columns: {key, name, text(row), number, minor, link(row)}, or make(row) for an element that stays;
+// `sort(key)` is called if a head is chosen.
 export function table(columns, key, label, sort) {
   const heads = columns.map((column) => {
     const cell = sort && column.key
@@ -123,11 +123,13 @@ export function table(columns, key, label, sort) {
         line = h("tr", {}, columns.map((column) => {
           const cell = h("td", { class: classes(column) });
           if (column.link) cell.append(h("a", { href: column.link(row) }));
+          if (column.make) cell.append(column.make(row));
           return cell;
         }));
         known.set(id, line);
       }
       columns.forEach((column, i) => {
+        if (column.make) return;
         const cell = line.cells[i].firstElementChild || line.cells[i], made = column.text(row);
         const text = made == null ? "" : String(made);
         if (cell.textContent !== text) cell.textContent = text;
