@@ -39,8 +39,7 @@ def serve(
     say: Callable[[str], None] = lambda text: print(text, flush=True),
 ) -> None:
     """Serve until SIGINT or SIGTERM.  Raises RemotelyError if it cannot."""
-    host, port = split_address(where.listen)
-    port = DEFAULT_PORT if port is None else port
+    host, port = _place(where.listen)
     _check_secrecy(host, where)
     bearer = _token(where.metrics_token)
     listener = _bound(host, port)
@@ -56,6 +55,14 @@ def serve(
         application = app.make(access, cluster, panels, stopping, opened)
         say(f"The dashboard: {at}/open?link={access.link}\n(The link works once. Ctrl-C ends it.)")
         _run(application, listener, where, stopping)
+
+
+def _place(listen: str) -> tuple[str, int]:
+    """Return the host and the port to listen at; port 0 is any that is free."""
+    if listen.endswith(":0"):
+        return split_address(listen.removesuffix(":0"))[0], 0
+    host, port = split_address(listen)
+    return host, DEFAULT_PORT if port is None else port
 
 
 def _check_secrecy(host: str, where: Where) -> None:
