@@ -78,14 +78,15 @@ def test_each_game_has_an_opponent_for_itself_until_it_ends(tmp_path: Path) -> N
 def test_each_network_is_asked_once_for_all_its_games(tmp_path: Path) -> None:
     model = Always(0)
     former, random = playing(tmp_path / "pool", 0, 1, model=model), np.random.default_rng(1)
-    model.passes = passes = []
-    model.__class__.__deepcopy__ = lambda self, memo: _shared(self, passes)  # type: ignore[attr-defined]
+    passes: list[int] = []
+    model.passes = passes
+    model.__class__.__deepcopy__ = lambda self, memo: _shared(self, passes)
     try:
         for game in range(20):
             former.begin(game, random)
         former.act(range(20), turns(20), random)
     finally:
-        del model.__class__.__deepcopy__  # type: ignore[attr-defined]
+        del model.__class__.__deepcopy__
     assert len(passes) == 2
     assert sum(passes) == 20
 

@@ -143,7 +143,7 @@ def test_games_that_are_to_differ_are_reset_whole() -> None:
 def test_games_are_pictures_and_are_closed() -> None:
     envs = playing("abc abc ABC", count=2)
     play(envs, 1)
-    pictures = envs.vector.render()
+    pictures: Any = envs.vector.render()
     assert pictures is not None
     assert [picture[0, 0, 0] for picture in pictures] == [1, 1]
     assert envs.vector.metadata["render_fps"] == 7
