@@ -120,11 +120,7 @@ def train(
         say(f"seed {seed} is over already")
     processes = Processes(count, say)
     codes = processes.run(
-        {
-            seed: [*words, f"--seed={seed}", f"--{'resume' if run.exists() else 'run'}={run}"]
-            for seed, run in runs.items()
-            if seed not in over
-        },
+        {seed: command(words, seed, run) for seed, run in runs.items() if seed not in over},
         may_go_on=lambda seed, code: code == 0 or runs[seed].exists(),
     )
     outcomes = [
@@ -140,6 +136,14 @@ def train(
     if not all(one.is_over for one in outcomes):
         say(f"the same command with --run {folder} goes on")
     return outcomes
+
+
+def command(words: Words, seed: int, run: Path) -> list[str]:
+    """The words of the command that begins the run of a seed, or resumes it."""
+    if not run.exists():
+        return [*words, f"--seed={seed}", f"--run={run}"]
+    own = [word for word in words if not word.startswith("--initial=")]  # it has a model
+    return [*own, f"--seed={seed}", f"--resume={run}"]
 
 
 def at_once(
@@ -181,7 +185,7 @@ def check_continues(run: Path, config: Common) -> None:
         )
     fields = dataclasses.asdict(config) | {"env": name_of(config.env)}
     now = json.loads(json.dumps(fields, default=str))
-    for name in now.keys() - (curve.CHANCE - {"env"}):
+    for name in sorted(now.keys() - (curve.CHANCE - {"env"})):
         if name in kept.config and kept.config[name] != now[name]:
             raise TrainingError(
                 f"{run} was trained with {name}={kept.config[name]}, and not {now[name]}: give"
@@ -192,8 +196,9 @@ def check_continues(run: Path, config: Common) -> None:
 class Processes:
     """Processes of commands, so many at a time.  A signal reaches all, and no more begin."""
 
-    def __init__(self, count: int, say: Callable[[str], None], command: str = COMMAND):
-        self._count, self._say, self._command = count, say, command
+    def __init__(self, count: int, say: Callable[[str], None], code: str = COMMAND):
+        """`code` is the Python of each, which finds its words in sys.argv."""
+        self._count, self._say, self._code = count, say, code
         self._lock = threading.Lock()
         self._live: dict[int, subprocess.Popen[str]] = {}
         self.is_stopped = False
@@ -224,7 +229,7 @@ class Processes:
             alone = self._count == 1  # then it has the terminal
             # A process group of its own: Ctrl-C reaches it from here, once.
             process = self._live[seed] = subprocess.Popen(
-                [sys.executable, "-P", "-c", self._command, *words],
+                [sys.executable, "-P", "-c", self._code, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=None if alone else subprocess.PIPE,
                 stderr=None if alone else subprocess.STDOUT,
