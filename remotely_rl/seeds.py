@@ -201,7 +201,8 @@ class Processes:
         self._count, self._say, self._code = count, say, code
         self._lock = threading.Lock()
         self._live: dict[int, subprocess.Popen[str]] = {}
-        self.is_stopped = False
+        self._may_begin = True
+        self.is_stopped = False  # by a signal
 
     def run(self, commands: Commands, may_go_on: Callable[[int, int], bool]) -> dict[int, int]:
         """Runs all; returns the exit codes of those that were begun.
@@ -223,7 +224,7 @@ class Processes:
 
     def _run(self, seed: int, words: Words, may_go_on: Callable[[int, int], bool]) -> int | None:
         with self._lock:
-            if self.is_stopped:
+            if self.is_stopped or not self._may_begin:
                 return None
             sys.stdout.flush()
             alone = self._count == 1  # then it has the terminal
@@ -236,12 +237,14 @@ class Processes:
                 text=True,
                 process_group=0,
             )
+            if self.is_stopped:  # meanwhile: perhaps it was not known yet
+                process.send_signal(signal.SIGINT)
         with process:
             for line in process.stdout or ():
                 self._say(f"seed {seed}: {line.rstrip()}")
         with self._lock:
             del self._live[seed]
-            self.is_stopped |= not may_go_on(seed, process.returncode)
+            self._may_begin &= may_go_on(seed, process.returncode)
         return process.returncode
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -265,7 +268,8 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
     if returns:
         interval = half_interval(returns)
         within = "" if math.isnan(interval) else f" ± {interval:,.2f} (95 %)"
-        lines.append(f"mean return {np.mean(returns):,.2f}{within} of {len(returns)} runs")
+        runs = f"{len(returns)} run{'s' if len(returns) > 1 else ''}"
+        lines.append(f"mean return {np.mean(returns):,.2f}{within} of {runs}")
     return lines
 
 
@@ -276,8 +280,11 @@ def _path(folder: Path, seed: int) -> Path:
 def _outcome(
     seed: int, run: Path, config: Common, code: int | None = None, is_stopped: bool = True
 ) -> Outcome:
-    """The outcome of a run by its folder; `code` is that of its process, if it has had one here."""
-    failed = f"failed, with status {code}" if code else ""
+    """The outcome of a run by its folder; `code` is that of its process, if it has had one here.
+
+    A process that was stopped has not failed.
+    """
+    failed = f"failed, with status {code}" if code and not is_stopped else ""
     try:
         tally = Tally.of(run_folder.load_checkpoint(RunFolder(run).checkpoint))
     except TrainingError:  # there is none yet
