@@ -151,7 +151,7 @@ def _seeds_of(
         raise TrainingError("--seeds resumes what is in its --run DIR: leave out --resume")
     if "seed" in given:
         raise TrainingError("--seeds gives each run its seed: leave out --seed")
-    from remotely_rl import seeds  # noqa: PLC0415 - as in train_one
+    from remotely_rl.runs import seeds  # noqa: PLC0415 - as in train_one
 
     return seeds.numbers(text)
 
@@ -160,7 +160,7 @@ def _train_seeds(
     train_by: "training.Train[Any]", config: "Common", seeds: Sequence[int], at_once: int | None,
     run: str | None, address: str | None,
 ) -> None:  # fmt: skip
-    from remotely_rl.seeds import train as train_each  # noqa: PLC0415 - as in train_one
+    from remotely_rl.runs.seeds import train as train_each  # noqa: PLC0415 - as in train_one
 
     outcomes = train_each(
         train_by, config, seeds, _words("seeds", "at_once", "run"),
@@ -417,7 +417,7 @@ def play(
     algorithm: str | None, steps: int | None, video: str | None, episodes: int, greedy: bool,
 ) -> None:  # fmt: skip
     """Watch the agent of a RUN folder play."""
-    from remotely_rl.agents import evaluation  # noqa: PLC0415 - as in train_one
+    from remotely_rl.acting import evaluation  # noqa: PLC0415 - as in train_one
     from remotely_rl.agents import video as videos  # noqa: PLC0415 - as in train_one
 
     with told():
@@ -426,8 +426,9 @@ def play(
             seed=seed, model=model_of(model), env=env_of(env),
             algorithm=named_in("--algorithm", algorithm), steps=steps,
         )  # fmt: skip
-    for number, (score, length) in enumerate(played.episodes, 1):
-        click.echo(f"episode {number}: {evaluation.plain(score)} in {length:,} steps")
+    for number, episode in enumerate(played.episodes, 1):
+        score = evaluation.plain(episode.score)
+        click.echo(f"episode {number}: {score} in {episode.length:,} steps")
     if len(played.episodes) < episodes:
         click.echo(f"stopped in the middle of an episode, after {played.steps:,} steps in all")
     if video is not None:

@@ -50,6 +50,7 @@ from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
 from remotely_rl.networks.soft_actor_critic import Critics, SoftActorCritic, SoftPolicy, frozen
 from remotely_rl.networks.state import (
     State,
+    arrays_of,
     copy_to_cpu,
     initial_state,
     is_recurrent,
@@ -59,6 +60,7 @@ from remotely_rl.networks.state import (
 )
 
 __all__ = [
+    "arrays_of",
     "MLP",
     "UPDATE_EVERY",
     "ActorCritic",

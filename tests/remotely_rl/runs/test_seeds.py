@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from remotely_rl import TrainingError, ppo, seeds
+from remotely_rl import TrainingError, ppo
 from remotely_rl.cli import main
 from remotely_rl.learning import threads
-from remotely_rl.runs import curve, run_folder
-from remotely_rl.seeds import Outcome, Processes
+from remotely_rl.runs import curve, run_folder, seeds
+from remotely_rl.runs.seeds import Outcome, Processes
 
 TINY = [
     "ppo", "--env=CartPole-v1", "--actors=1", "--envs-per-actor=2", "--batch-rows=32",

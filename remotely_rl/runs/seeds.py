@@ -38,7 +38,7 @@ import numpy as np
 import remotely
 from remotely_rl import settings
 from remotely_rl.acting import cluster
-from remotely_rl.agents.evaluation import half_interval
+from remotely_rl.acting.evaluation import half_interval
 from remotely_rl.config import Common, device_of
 from remotely_rl.environments import name_of
 from remotely_rl.errors import TrainingError
