@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+import remotely
 from remotely_rl import TrainingError, ppo
+from remotely_rl.acting import cluster
 from remotely_rl.cli import main
 from remotely_rl.learning import threads
 from remotely_rl.runs import curve, run_folder, seeds
@@ -69,6 +72,20 @@ def test_as_many_runs_train_at_a_time_as_there_are_cores_for_unless_told_otherwi
     found, why = seeds.at_once(config, 9, asked)
     assert found == count
     assert (f"there are {cores} cores" in why) == (asked is None)
+
+
+@pytest.mark.parametrize(("free", "count"), [([5.0, 4.5], 4), ([1.0], 1), ([99.0], 8)])
+def test_on_a_cluster_actors_have_room_there_and_learners_here(
+    free: list[float], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = [SimpleNamespace(free_cpus=cpus) for cpus in free]
+    asked: list[str | None] = []
+    monkeypatch.setattr(threads, "cores", lambda: 8)
+    monkeypatch.setattr(cluster, "connect", lambda actors, address: asked.append(address))
+    monkeypatch.setattr(remotely, "status", lambda: SimpleNamespace(machines=machines))
+    found, why = seeds.at_once(ppo.Config(actors=2, device="cpu"), 9, address="host:8010")
+    assert (found, asked) == (count, ["host:8010"])
+    assert f"the cluster has {int(sum(free))} cores free for 2 actors each" in why
 
 
 def test_the_table_has_a_line_for_each_and_the_mean_of_those_that_are_over() -> None:
