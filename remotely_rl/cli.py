@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import os
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -74,6 +75,7 @@ def _train_command(name: str) -> click.Command:
         name,
         cls=Configured,
         config=lambda: train_by.Config,
+        usual=USUAL,
         groups=lambda: {
             group: (*fields, *TRAIN_OPTIONS.get(group, ()))
             for group, fields in importlib.import_module("remotely_rl.config").GROUPS.items()
@@ -117,7 +119,7 @@ def _train_command(name: str) -> click.Command:
                 given["env"] = env_of(given["env"])
             several = _seeds_of(seeds, at_once, resume, given)
             if resume is None:
-                config = train_by.Config(**given)
+                config = train_by.Config(**USUAL | given)
             else:
                 config = training.config_of(train_by.Config, train_by.algorithm, resume, given)
             if several:
@@ -192,8 +194,11 @@ MODEL = {
 }
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
-    " Ctrl-C.  Defaults, in brackets, learn the --env that they name on two cores."
+    " Ctrl-C.  Defaults are in brackets; for many environments a preset has better ones, which"
+    " `remotely-rl presets` lists."
 )
+# What a new run has unless it is given, in place of the Config's defaults.
+USUAL = {"preset": "auto"}
 # In which group the options are that are no fields.
 TRAIN_OPTIONS = {
     "Network": ("model",),
@@ -218,24 +223,26 @@ class Configured(click.Command):
 
     `groups` are the sections of its help: names of options, in their order.  Fields in none of
     them are in the section Learning.  The class and the groups are asked for when the options
-    are, because they import much.
+    are, because they import much.  `usual` are the defaults that differ from the class's.
     """
 
     def __init__(
         self,
         *args: Any,
         config: Callable[[], type],
+        usual: Mapping[str, Any] = types.MappingProxyType({}),
         groups: Callable[[], Mapping[str, Sequence[str]]] = dict,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self._config = config
+        self._usual = usual
         self._groups = groups
         self._fields: list[click.Option] | None = None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if self._fields is None:
-            self._fields = options_of(self._config())
+            self._fields = options_of(self._config(), self._usual)
         *own, of_help = super().get_params(ctx)
         return [*self._fields, *own, of_help]
 
@@ -284,13 +291,17 @@ class Whole(click.types.IntParamType):
 WHOLE = Whole()
 
 
-def options_of(config: type) -> list[click.Option]:
-    """One option for each field of a Config class, in their order; None if it is not given."""
+def options_of(config: type, usual: Mapping[str, Any]) -> list[click.Option]:
+    """One option for each field of a Config class, in their order; None if it is not given.
+
+    `usual` are defaults to tell of in place of the class's.
+    """
     options = []
     for field in settings.settings(config):
         kind, prose, bounds = field.first_kind, field.prose, field.bounds
         name = field.name.replace("_", "-")
-        default = "none" if field.default is None else field.default
+        default = usual.get(field.name, field.default)
+        default = "none" if default is None else default
         allowed = f", {bounds}" if bounds and bounds.high < float("inf") else ""
         options.append(
             click.Option(
@@ -505,6 +516,16 @@ def line_of(row: "SimulatedRow") -> str:
         f"  accuracy {row.metrics['accuracy']:.4f}  version {row.version:,}"
         f"  staleness {row.staleness:.1f}  {row.bytes / 1e6:,.0f} MB"
     )
+
+
+@main.command()
+def presets() -> None:
+    """List the presets of `train`: settings that learn an environment, and what they came to."""
+    from remotely_rl.config import presets  # noqa: PLC0415 - as in train_one
+
+    for row in presets.ROWS:
+        click.echo(f"remotely-rl train {row.algorithm} --env {row.env}")
+        click.echo(f"    {row}\n    {row.options}")
 
 
 @main.command()

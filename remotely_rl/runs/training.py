@@ -261,7 +261,10 @@ def config_of(
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
     given = given or {}
-    config = kind(**{**kept, **given})
+    if "preset" in given:
+        raise TrainingError("a resumed run has its settings: use --resume without --preset")
+    usual = {field.name: field.default for field in dataclasses.fields(kind)}
+    config = kind(**{**usual, **kept, **given})  # every field, so that no preset begins anew
     object.__setattr__(config, "overridden", frozenset(given))
     env = config.env
     is_id = re.fullmatch(r"[\w.]+:[\w./-]+", str(env)) is not None  # of a module

@@ -19,7 +19,7 @@ import remotely
 from remotely_rl import algorithms, impala
 from remotely_rl.acting import cluster
 from remotely_rl.cli import main
-from remotely_rl.config import GROUPS
+from remotely_rl.config import GROUPS, presets
 from remotely_rl.runs import metrics, session
 from remotely_rl.runs.training import Train
 
@@ -107,7 +107,7 @@ def test_every_field_is_an_option_with_its_prose_and_those_that_are_needed_first
     assert list(sections) == [*groups, "Help"]
     listed = {group: re.findall(r"(?m)^  --([a-z-]+)", text) for group, text in sections.items()}
     assert listed["Start here"] == [
-        "env", "actors", "minutes", "total-steps", "learning-rate", "seed"
+        "env", "preset", "actors", "minutes", "total-steps", "learning-rate", "seed"
     ]  # fmt: skip
     assert "gamma" in listed["Learning"]
     assert "resume" in listed["Run"]
@@ -141,6 +141,7 @@ def test_options_become_fields_and_the_rest_stays_as_it_is(
     assert done.exit_code == 0, done.output
     want = impala.Config(
         env="CartPole-v1",
+        preset="auto",
         gamma=0.9,
         target=400.0,
         normalize_advantage=False,
@@ -295,6 +296,7 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
         (["train", "impala", "--env", "grid.py"], "--env needs FILE.py:NAME with a file that exis"),
         (["train", "impala", "--env", "pong"], "did you mean 'ALE/Pong-v5'?"),
         (["train", "impala", *TINY, "--run", "."], "exists already"),
+        (["train", "impala", "--preset", "papers"], "impala has no preset 'papers', did you mean"),
         (["train", "impala", "--resume", "nowhere"], "there is no run folder nowhere"),
         (["train", "impala", "--address", "127.0.0.1:1"], "127.0.0.1:1"),
         (["train", "impala", "--address", "ray://x:1"], "Error: 'ray://x:1': Ray Client"),
@@ -378,6 +380,13 @@ def test_ctrl_c_ends_a_run_in_good_order(tmp_path: Path) -> None:
     assert rest.splitlines()[-1] == f"stopped by SIGINT; the run is in {run}"
     assert "Traceback" not in rest
     assert {"checkpoint.pt", "curve.png"} <= {path.name for path in run.iterdir()}
+
+
+def test_presets_are_listed_with_their_figures_and_options() -> None:
+    text = invoke("presets").output
+    for row in presets.ROWS:
+        command = f"remotely-rl train {row.algorithm} --env {row.env}"
+        assert f"{command}\n    {row}\n    {row.options}\n" in text
 
 
 def test_rules_are_listed_with_what_all_of_them_can_be_told() -> None:
