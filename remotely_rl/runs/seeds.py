@@ -142,7 +142,8 @@ def command(words: Words, seed: int, run: Path) -> list[str]:
     """The words of the command that begins the run of a seed, or resumes it."""
     if not run.exists():
         return [*words, f"--seed={seed}", f"--run={run}"]
-    own = [word for word in words if not word.startswith("--initial=")]  # it has a model
+    # It has a model and its settings.
+    own = [word for word in words if not word.startswith(("--initial=", "--preset="))]
     return [*own, f"--seed={seed}", f"--resume={run}"]
 
 

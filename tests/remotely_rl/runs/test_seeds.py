@@ -99,8 +99,8 @@ def test_the_table_has_a_line_for_each_and_the_mean_of_those_that_are_over() -> 
     assert mean == "mean return 15.00 ± 63.55 (95 %) of 2 runs"
 
 
-def test_a_run_that_is_resumed_has_its_own_model(tmp_path: Path) -> None:
-    words = ["train", "ppo", "--initial=other", "--gamma=0.9"]
+def test_a_run_that_is_resumed_has_its_own_model_and_settings(tmp_path: Path) -> None:
+    words = ["train", "ppo", "--initial=other", "--preset=paper", "--gamma=0.9"]
     assert seeds.command(words, 3, tmp_path / "new") == [
         *words, "--seed=3", f"--run={tmp_path / 'new'}"
     ]  # fmt: skip
