@@ -106,6 +106,37 @@ def test_a_page_begins_with_code_that_runs(page: str, said: list[str], tmp_path:
     assert run(script, local=False).splitlines() == said
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_page_of_several_agents_begins_with_code_that_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "several_agents.md").read_text(encoding="utf-8")
+    first = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert first is not None
+    done = subprocess.run(
+        [sys.executable, "-c", first[1]], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("example", "says"),
+    [("cooperation", "mean return "), ("self_play_connect_four", "against minimax: ")],
+)
+def test_the_recipes_of_several_agents_play_and_learn(
+    example: str, says: str, tmp_path: Path
+) -> None:
+    words = (
+        f"import runpy; runpy.run_path({str(ROOT / 'examples' / example)!r} + '.py')['main'](0.1)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith(says)
+
+
 SCRIPTS = sorted(p.stem for p in (ROOT / "examples").glob("*.py") if p.stem != "loggers")  # hooks
 
 
