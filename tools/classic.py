@@ -94,7 +94,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "actors": 1,
         "envs_per_actor": 1,
         "gamma": 0.99,
-        "hidden_units": 64,
+        "hidden": "64,64",
         "batch_size": 128,
         "replay_ratio": 128.0,
         "learning_rate": 1e-3,

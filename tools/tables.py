@@ -1,8 +1,9 @@
 """The generated tables in docs/.
 
-Those of design.md, environments.md, launch.md, reliability.md and training.md come from the code
+Those of coming_from.md, design.md, environments.md, launch.md and reliability.md come from the code
 that they describe, and from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds
-to that file.  The index of decisions/ comes from the headings of its files.
+to that file; of results.md, from the presets and from docs/published.jsonl.  The index of
+decisions/ comes from the headings of its files.
 
 python tools/tables.py           # rewrite them
 python tools/tables.py --check   # exit 1 if they are not what the code says
@@ -16,6 +17,7 @@ import tomllib
 import typing
 from pathlib import Path
 
+from remotely import other_names as names
 from remotely.client.client import Client
 from remotely.engine import PROMISED, Options
 from remotely.engines.in_process import InProcess
@@ -26,6 +28,7 @@ from remotely.protocol import control, wire
 from remotely.protocol.lease import TIMES
 from remotely.testing import faults
 from remotely_rl import other_names
+from remotely_rl.config import presets
 from remotely_rl.runs import hooks
 from remotely_rl.vector import states
 
@@ -161,6 +164,22 @@ def other_libraries() -> str:
     return table(["`remotely_rl`", *other_names.LIBRARIES], rows)
 
 
+def rows_of(library: str) -> typing.Callable[[], str]:
+    """Return what writes what users of a library write here."""
+
+    def rows() -> str:
+        cells = [
+            [
+                *(cell if "`" in cell else f"`{cell}`" for cell in (row.theirs, row.ours)),
+                row.differs,
+            ]
+            for row in names.TABLES[library]
+        ]
+        return table([library, "`remotely`", "what differs"], cells)
+
+    return rows
+
+
 def lives() -> str:
     """Return what follows from each event in the life of an actor."""
     rows = []
@@ -215,6 +234,25 @@ def decisions() -> str:
     return table(["", "decision", "date", "status"], rows)
 
 
+def presets_beside_published() -> str:
+    """Return what the presets came to, beside what others have published."""
+    with (DOCS / "published.jsonl").open() as file:
+        tasks = [json.loads(line) for line in file]
+    rows = []
+    for task in tasks:
+        ours = [task["why_not"], "", "", ""]
+        if row := presets.find(task["algorithm"], task["env"]):
+            returns = row.measured.returns
+            reached = sum(one >= task["reach"] for one in returns)
+            ours = [
+                str(row.measured), f"{reached} of {len(returns)}",
+                f"{row.settings['total_steps']:,}", f"{row.measured.minutes:g}",
+            ]  # fmt: skip
+        rows.append([task["env"], f"`{task['algorithm']}`", task["published"], *ours])
+    head = ["environment", "algorithm", "published", "ours: greedy", "seeds", "steps", "minutes"]
+    return table(head, rows)
+
+
 def coefficients() -> str:
     return ", ".join(f"`{name}`" for name in sorted(hooks.COEFFICIENTS)) + "."
 
@@ -231,7 +269,11 @@ PAGES = {
     "environments.md": {"seats": seats},
     "hooks.md": {"coefficients": coefficients},
     "launch.md": {"launchers": launchers, "promises": promises},
-    "training.md": {"other libraries": other_libraries},
+    "coming_from.md": {
+        "other libraries": other_libraries,
+        **{library: rows_of(library) for library in names.TABLES},
+    },
+    "results.md": {"presets": presets_beside_published},
     "reliability.md": {"times": times, "faults": points, "figures": figures},
     "decisions/README.md": {"decisions": decisions},
 }

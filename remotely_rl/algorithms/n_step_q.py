@@ -161,6 +161,7 @@ class QActor(Actor):
         policy, value = self.model(obs)
         q = q_values(policy, value, config.dueling)
         chances = epsilon(self.final, self.env_steps, config.explore_steps)
+        chances = chances.repeat_interleave(config.agents_per_env)
         action = player.draw(epsilon_greedy, q, chances)
         policy, value = self.target(obs)
         q_target = q_values(policy, value, config.dueling)
@@ -195,7 +196,8 @@ def loop(session: Session[Config]) -> None:
         lambda: {"train/epsilon": float(epsilon(final, session.env_steps, config.explore_steps))}
     )
     while not session.over():
-        broadcast = learner.broadcast(session.env_steps, session.progress)
+        attributes = session.learner.env_attributes
+        broadcast = learner.broadcast(session.env_steps, session.progress, attributes)
         with session.spending("waiting"):
             pushed = workers.take(timeout_s=POLL_S, broadcast=broadcast)
         if pushed is None:

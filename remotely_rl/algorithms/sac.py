@@ -17,7 +17,7 @@ owes: one for each step, if `replay_ratio` is `batch_size`.  Differences from th
     policy, critics and temperature take one step of Adam together, from the same parameters;
     theirs take turns
     the input is normalized by statistics of what was seen, which the targets copy
-    a policy begins with a deviation of e^-1, which is kept between e^-5 and e^2
+    a policy begins with a deviation of e^log_std_start, kept between e^-5 and e^2
     truncated episodes bootstrap
 """
 
@@ -37,14 +37,19 @@ from remotely_rl.environments import Source
 from remotely_rl.environments.action_spaces import Actions, Composite, Continuous
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import losses
-from remotely_rl.functions.distributions import squashed_mode, squashed_sample
+from remotely_rl.functions.distributions import (
+    INITIAL_LOG_STD,
+    gaussian_start,
+    squashed_mode,
+    squashed_sample,
+)
 from remotely_rl.functions.q_learning import n_step_target
 from remotely_rl.learning.learner import ABSENT, Losses, TargetLearner
 from remotely_rl.networks import Critics, SoftActorCritic, SoftPolicy, frozen
 from remotely_rl.runs import replaying, sampling
 from remotely_rl.runs.replaying import Steps, Update
 from remotely_rl.runs.training import Session, Train
-from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
+from remotely_rl.settings import FRACTION, NOT_NEGATIVE
 from remotely_rl.trees import Tree
 
 
@@ -88,7 +93,10 @@ class Config(Common):
     tau: Annotated[
         float, "how far the targets move towards the critics in an update", FRACTION
     ] = 0.005  # fmt: skip
-    hidden_units: Annotated[int, "units in each of the two layers of a network", COUNT] = 256
+    hidden: fields.Hidden = "256,256"
+    activation: fields.Activation = "relu"
+    log_std_start: fields.LogStdStart = INITIAL_LOG_STD
+    of_networks: ClassVar[tuple[str, ...]] = ("log_std_start",)  # critics have the others
     initial_temperature: Annotated[
         float, "what a nat of entropy is worth at first, in units of rewards", NOT_NEGATIVE
     ] = 1.0
@@ -117,13 +125,21 @@ class Config(Common):
         """
         check_bounds(actions)
         (width,) = actions.shape
+        networks.check_has_images(spec, self.architecture)
         if source is None:
-            policy: nn.Module = SoftPolicy(spec, actions.outputs, self.hidden_units)
+            policy = networks.for_each_agent(
+                lambda of: self._policy(of, actions.outputs, width), spec
+            )
         else:
             policy = super().make_model(source, spec, actions)
             replaying.check_has_no_memory(policy)
-        critics = Critics(spec, width, self.hidden_units)
+        critics = Critics(spec, width, self.architecture)
         return SoftActorCritic(policy, critics, self.initial_temperature)
+
+    def _policy(self, spec: Tree, outputs: int, width: int) -> SoftPolicy:
+        policy = SoftPolicy(spec, outputs, self.architecture)
+        networks.start_policy(policy.policy, gaussian_start(width, self.log_std_start))
+        return policy
 
     @property
     def rate_ratio(self) -> float:

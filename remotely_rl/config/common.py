@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import environments, networks, settings
-from remotely_rl.config import fields
+from remotely_rl.config import fields, presets
 from remotely_rl.environments import (
     Atari,
     Environments,
@@ -20,8 +20,9 @@ from remotely_rl.environments import (
     checks,
     is_atari,
 )
-from remotely_rl.environments.action_spaces import Actions, described
+from remotely_rl.environments.action_spaces import Actions, described, policy_start
 from remotely_rl.errors import TrainingError, nearest
+from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.networks import precision
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 from remotely_rl.supervision import crashes, watchdog
@@ -66,6 +67,10 @@ class Common:
     )
     target: Annotated[float | None, "stop when the mean of the last 30 returns reaches this"] = None
     seed: Annotated[int, "seed of all random numbers", NOT_NEGATIVE] = 1
+    preset: Annotated[
+        str, "settings to begin with: auto, those that learn the env; none; paper; or those of"
+             " another env"
+    ] = presets.NONE  # fmt: skip
 
     step_timeout_s: Annotated[
         float, "an environment that takes longer for a step or a reset hangs, and is replaced; 0:"
@@ -102,12 +107,25 @@ class Common:
     ] = 0.0
     life_loss_is_terminal: Annotated[bool, "Atari: a lost life ends the episode"] = False
 
+    hidden: fields.Hidden = None
+    activation: fields.Activation = None
+    network: fields.Network = "auto"
+    normalize_observations: fields.NormalizeObservations = True
+
     precision: Annotated[
         str, "what networks compute in: float32, bfloat16, or auto, the faster of them here"
     ] = "auto"
     compile: Annotated[
         bool, "compile the learner's network with torch.compile; on a GPU with CUDA graphs"
     ] = False
+    evaluate_every: Annotated[
+        int, "environment steps between evaluations, which play beside training; 0: none",
+        NOT_NEGATIVE,
+    ] = 0  # fmt: skip
+    evaluate_episodes: Annotated[int, "whole episodes of an evaluation", COUNT] = 10
+    evaluate_greedy: Annotated[
+        bool, "an evaluation takes the most likely actions, and does not draw them"
+    ] = True
     log_interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
@@ -121,16 +139,30 @@ class Common:
     # Why the algorithm does not have fields that others have, by their names.
     lacks: ClassVar[Mapping[str, str]] = {}
 
+    # Which fields do nothing if the model is the user's own.
+    of_networks: ClassVar[tuple[str, ...]] = (
+        "hidden", "activation", "network", "normalize_observations", "log_std_start",
+    )  # fmt: skip
+
     # Names of the fields that were changed to resume a run; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, *args: Any, **given: Any) -> "Common":
         settings.check_names(cls, given)
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        if args or given:
+            names = [field.name for field in dataclasses.fields(cls)]
+            made.__dict__["given"] = {*names[: len(args)], *given}  # until __post_init__
+        return made
 
     def __post_init__(self) -> None:
+        presets.begin(self, self.__dict__.pop("given", ()))
         settings.check(self)
         precision.check(self.precision)
+        units = networks.hidden_of(self.hidden)
+        if units is not None:
+            object.__setattr__(self, "hidden", ",".join(map(str, units)))
+        _ = self.architecture  # raises for a network or an activation that does not exist
         check_sampling(self)
         check_share(self)
         rate_factor(self)
@@ -142,8 +174,12 @@ class Common:
 
         Raises TrainingError if there is none that fits, as `networks.build` does.
         """
-        units: int = getattr(self, "lstm", 0)  # where a memory can be trained
-        return networks.build(source, spec, actions.outputs, units, described(actions))
+        start = None
+        if source is None:
+            start = policy_start(actions, getattr(self, "log_std_start", INITIAL_LOG_STD))
+        return networks.build(
+            source, spec, actions.outputs, self.architecture, described(actions), start
+        )
 
     def best(self, actions: Actions, policy: Tensor) -> Tensor:
         """The action that a trained agent takes when it is greedy: the most likely one."""
@@ -168,26 +204,45 @@ class Common:
 
     def unused(self) -> dict[str, str]:
         """Why fields do nothing, as the others are, by their names."""
-        if is_atari(self.env):
-            return {}
-        return dict.fromkeys(("sticky_actions", "life_loss_is_terminal"), "it is of Atari games")
+        why: dict[str, str] = {}
+        if not self.evaluate_every:
+            of_evaluations = ("evaluate_episodes", "evaluate_greedy")
+            why |= dict.fromkeys(of_evaluations, "evaluate_every is 0")
+        if not is_atari(self.env):
+            of_atari = ("sticky_actions", "life_loss_is_terminal")
+            why |= dict.fromkeys(of_atari, "it is of Atari games")
+        return why
+
+    @classmethod
+    def form_of_paper(cls, env: Source) -> dict[str, Any]:
+        """The settings of `paper`; the size of images is of Atari games alone."""
+        return {
+            name: value
+            for name, value in cls.paper.items()
+            if name != "image_size" or is_atari(env)
+        }
 
     def comes_to(self, name: str) -> Any:
         """What a field is, also where others decide."""
         return target_kl_of(self) if name == "target_kl" else getattr(self, name)
 
-    def remarks(self) -> list[str]:
-        """What a run says of its settings: those that do nothing, and what the paper's form has."""
+    def remarks(self, is_own_model: bool = False) -> list[str]:
+        """What a run says of its settings: its preset, those that do nothing, what the paper's form
+        has."""
+        unused = self.unused()
+        if is_own_model:
+            unused |= dict.fromkeys(self.of_networks, "the model is your own")
         usual = {field.name: field.default for field in dataclasses.fields(self)}
-        said = [
+        said = presets.remarks(self)
+        said += [
             f"{name}={getattr(self, name)} does nothing: {why}"
-            for name, why in self.unused().items()
-            if getattr(self, name) != usual[name]
+            for name, why in unused.items()
+            if name in usual and getattr(self, name) != usual[name]
         ]
         differs = [
             settings.option(name, value)
-            for name, value in self.paper.items()
-            if self.comes_to(name) != value and (name != "image_size" or is_atari(self.env))
+            for name, value in self.form_of_paper(self.env).items()
+            if self.comes_to(name) != value
         ]
         if differs:
             said.append(f"not the form of its paper, which has {' '.join(differs)}")
@@ -199,6 +254,16 @@ class Common:
     def processes(self) -> int:
         """How many actors a run has at most, of all kinds; 0: as many as there is room for."""
         return (self.actors + 1) * learners_of(self) - 1
+
+    @property
+    def rows_per_actor(self) -> int:
+        """How many rows the environments of an actor have: one each, or one for each agent."""
+        return self.envs_per_actor * self.agents_per_env
+
+    @property
+    def agents_per_env(self) -> int:
+        """How many agents play in each environment; more than one in those of MultiAgent."""
+        return environments.agents_of(self.env)
 
     def __getstate__(self) -> dict[str, Any]:
         """Take along the spec of the environment's id: perhaps only this process knows it."""
@@ -243,6 +308,17 @@ class Common:
     def images(self) -> Images:
         """The preprocessing of images in all other environments."""
         return Images(self.image_size, bool(self.gray), self.frame_stack or 1)
+
+    @property
+    def architecture(self) -> networks.Architecture:
+        """What the network is made of.  Raises TrainingError for what does not exist."""
+        return networks.Architecture(
+            hidden=networks.hidden_of(self.hidden),
+            activation=self.activation,
+            network=self.network,
+            lstm=getattr(self, "lstm", 0),  # where a memory can be trained
+            normalizes=self.normalize_observations,
+        )
 
     @property
     def clips_rewards_at(self) -> float:

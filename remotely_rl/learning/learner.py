@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remotely_rl import networks, trees
-from remotely_rl.acting.actor import Parameters
+from remotely_rl.acting.actor import AS_MADE, EnvAttributes, Parameters
 from remotely_rl.config import Common, device_of, rate_factor, target_kl_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
@@ -121,9 +121,10 @@ class LearningRate:
 
     @classmethod
     def of(cls, config: Any) -> "LearningRate":
-        """The rate that a config asks for; all algorithms have fields of these names."""
+        """The rate that a config asks for: a constant where it has no `learning_rate_end`."""
         start = STEERED_FROM if config.learning_rate is None else config.learning_rate
-        asked = cls(start, config.learning_rate_end, usual_end=config.rate_end)
+        end = getattr(config, "learning_rate_end", start)
+        asked = cls(start, end, usual_end=config.rate_end)
         by = rate_factor(config)
         return cls(asked.start * by, asked.end * by, target_kl_of(config))
 
@@ -296,6 +297,8 @@ class RewardClipper:
 class Learner(Generic[C]):
     """See the module's docstring.  `version` counts updates."""
 
+    env_attributes: EnvAttributes = AS_MADE  # what actors are to set in their environments
+
     def __init__(self, config: C, model: nn.Module, actions: Actions):
         self.config = config
         self.actions = actions
@@ -306,8 +309,7 @@ class Learner(Generic[C]):
         self.others: AllReduce | None = None  # the learners that it learns together with
         self.statistics: Statistics | None = None  # of learners that share a store
         self.learning_rate = LearningRate.of(config)
-        given: Any = config  # all algorithms have a field of this name
-        self._max_grad_norm: float = given.max_grad_norm or math.inf
+        self._max_grad_norm: float = getattr(config, "max_grad_norm", 0.0) or math.inf
         self.value_scale = scale_of(config)
         self.explained_variance: Tensor | None = None  # of the batch that is learnt from
         self.reward_clipper = RewardClipper(config.clips_rewards_at)
@@ -484,7 +486,8 @@ class Learner(Generic[C]):
 
     def parameters(self, env_steps: int = 0) -> Parameters:
         """What actors are sent; `env_steps` so far, if they follow a schedule."""
-        return Parameters(self.version, networks.state_of(self.model), env_steps)
+        state = networks.state_of(self.model)
+        return Parameters(self.version, state, env_steps, self.env_attributes)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

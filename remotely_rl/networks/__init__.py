@@ -22,30 +22,37 @@ initial state.
 Where to look:
 
     NatureCNN, ..., ResNet    cnn.py            Recurrent, RecurrentMLP    recurrent.py
-    MLP                       mlp.py            Normalizer                 normalizer.py
+    MLP                       mlp.py            Normalizer, Scaler         normalizer.py
+    what they are made of     architecture.py
     nested observations       encoders.py       float32 or bfloat16        precision.py
     values of actions, and    q_network.py      masks of actions           masked.py
       weights that explore                      tensors as arrays, memory  state.py
+    a model for each agent    per_agent.py
 """
 
+from remotely_rl.networks.architecture import Architecture, hidden_of
 from remotely_rl.networks.cnn import ActorCritic, NatureCNN, ResNet, SmallCNN, TinyCNN
-from remotely_rl.networks.encoders import encoder_of
+from remotely_rl.networks.encoders import check_has_images, encoder_of
 from remotely_rl.networks.factory import ModelSource, build, default_network
+from remotely_rl.networks.layers import start_policy
 from remotely_rl.networks.masked import MaskedPolicy, masked
 from remotely_rl.networks.mlp import MLP
 from remotely_rl.networks.normalizer import (
     UPDATE_EVERY,
     Normalizer,
+    Scaler,
     has_normalizer,
     load_statistics,
     statistics_of,
     update_normalizers,
 )
+from remotely_rl.networks.per_agent import PerAgent, for_each_agent
 from remotely_rl.networks.q_network import QNetwork, build_q_network, make_noisy, resample
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
 from remotely_rl.networks.soft_actor_critic import Critics, SoftActorCritic, SoftPolicy, frozen
 from remotely_rl.networks.state import (
     State,
+    arrays_of,
     copy_to_cpu,
     initial_state,
     is_recurrent,
@@ -55,18 +62,22 @@ from remotely_rl.networks.state import (
 )
 
 __all__ = [
+    "arrays_of",
     "MLP",
     "UPDATE_EVERY",
     "ActorCritic",
+    "Architecture",
     "Critics",
     "MaskedPolicy",
     "ModelSource",
     "NatureCNN",
     "Normalizer",
+    "PerAgent",
     "QNetwork",
     "Recurrent",
     "RecurrentMLP",
     "ResNet",
+    "Scaler",
     "SmallCNN",
     "SoftActorCritic",
     "SoftPolicy",
@@ -74,11 +85,14 @@ __all__ = [
     "TinyCNN",
     "build",
     "build_q_network",
+    "check_has_images",
     "copy_to_cpu",
     "default_network",
     "encoder_of",
+    "for_each_agent",
     "frozen",
     "has_normalizer",
+    "hidden_of",
     "initial_state",
     "is_recurrent",
     "load_state",
@@ -86,6 +100,7 @@ __all__ = [
     "make_noisy",
     "masked",
     "resample",
+    "start_policy",
     "state_of",
     "statistics_of",
     "unroll",

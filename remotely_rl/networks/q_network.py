@@ -20,6 +20,7 @@ from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
 from remotely_rl.experience.batch import full
 from remotely_rl.functions import categorical, q_learning
 from remotely_rl.functions.distributions import ILLEGAL
+from remotely_rl.networks.architecture import DEFAULT, Architecture
 from remotely_rl.networks.factory import ModelSource, build_unmasked
 from remotely_rl.trees import Tree
 
@@ -89,6 +90,7 @@ def build_q_network(
     is_dueling: bool = True,
     atoms: int = 1,
     bound: float = 0.0,
+    architecture: Architecture = DEFAULT,
 ) -> QNetwork:
     """Make the Q-network for an environment's observations, of a model of yours if there is one.
 
@@ -98,7 +100,7 @@ def build_q_network(
     rows = actions + (is_dueling and atoms > 1)
     meaning = f"{rows} rows of {atoms} atoms" if atoms > 1 else f"{actions} values of actions"
     seen = spec[OBSERVATION] if is_masked else spec
-    model = build_unmasked(source, seen, rows * atoms, outputs_are=meaning)
+    model = build_unmasked(source, seen, rows * atoms, architecture, meaning)
     return QNetwork(
         model, actions, is_dueling=is_dueling, atoms=atoms, bound=bound, is_masked=is_masked
     )

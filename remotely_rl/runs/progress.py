@@ -1,4 +1,4 @@
-"""The terminal of a run: its model at the start, then a live table, or a line for each interval.
+"""The output of a run: its model at the start, then a live table, or a line for each interval.
 
 model: 3 convolutions, 512; LSTM 64; 1,868,967 parameters; sees images of 4 channels, 84x84
 """
@@ -20,7 +20,9 @@ from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
 from remotely_rl.networks import QNetwork, SoftActorCritic, precision
 from remotely_rl.networks.encoders import is_image
 from remotely_rl.networks.masked import MaskedPolicy
+from remotely_rl.networks.per_agent import PerAgent
 from remotely_rl.runs.metrics import Row
+from remotely_rl.runs.notebook import Cell
 from remotely_rl.trees import Tree
 
 # What an algorithm may have to tell of its learning: column, name, digits.
@@ -48,19 +50,32 @@ class Progress:
     """Shows the rows of a run as they come."""
 
     def __init__(self, title: str, limits: Common, stream: TextIO | None = None):
-        """A live table if `stream` (stdout) is a terminal, else plain lines."""
+        """A live table if `stream` (stdout) is a terminal or a notebook's, else plain lines."""
         self._title = title
         self._limits = limits
-        self._console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
-        self._live: Live | None = None
-        if self._console.is_terminal:
+        self._evaluation: Row = {}  # the last one: few rows have any
+        self._live: Live | Cell | None = None
+        is_notebook = stream is None and Console().is_jupyter
+        self._console = Console(
+            file=stream or sys.stdout, highlight=False, soft_wrap=True,
+            # There, rich would make each line a piece of HTML.
+            force_jupyter=False, force_terminal=False if is_notebook else None,
+        )  # fmt: skip
+        if is_notebook:
+            self._live = Cell()
+        elif self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
 
     def show(self, row: Row) -> None:
         """Shows the newest row."""
         if self._live:
-            self._live.update(table(self._title, row, self._limits), refresh=True)
+            if has(row, "evaluation/return_mean"):
+                self._evaluation = {
+                    name: number for name, number in row.items() if name.startswith("evaluation/")
+                }
+            shown = row | self._evaluation
+            self._live.update(table(self._title, shown, self._limits), refresh=True)
         else:
             self.say(line(row, self._limits))
 
@@ -94,7 +109,8 @@ def line(row: Row, limits: Common) -> str:
         f"{clock(row['time/seconds'])}  {row['time/env_steps']:>11,.0f} steps"
         f"  {row['time/steps_per_second']:>6,.0f}/s"
         f"  return {number(row['rollout/return_mean'])} (max {number(row['rollout/return_max'])},"
-        f" {row['rollout/episodes']:.0f} games)"
+        f" {row['rollout/episodes']:.0f} games{success(row, 'episode', ', ')})"
+        f"{'  evaluation ' + evaluation(row) if has(row, 'evaluation/return_mean') else ''}"
         f"{''.join(f'  {told}' for told in learning(row, IN_A_LINE))}"
         f"  rate {rate(row)}"
         f"  staleness {number(row['train/staleness_min'], 0)}"
@@ -118,8 +134,12 @@ def table(title: str, row: Row, limits: Common) -> Table:
         "return",
         f"mean {number(row['rollout/return_mean'])}   max {number(row['rollout/return_max'])}"
         f"   {row['rollout/episodes']:.0f} games"
-        f" of {number(row['rollout/episode_length_mean'], 0)} steps",
+        f" of {number(row['rollout/episode_length_mean'], 0)} steps{success(row, 'episode')}",
     )
+    if has(row, "evaluation/return_mean"):
+        grid.add_row(
+            "evaluation", f"mean {evaluation(row)}   at {row['evaluation/env_steps']:,.0f} steps"
+        )
     grid.add_row("learning", "   ".join(learning(row)) or "-")
     steered = ", steered by target_kl" if target_kl_of(limits) else ""
     grid.add_row("learning rate", f"{rate(row)}{steered}")
@@ -132,13 +152,34 @@ def table(title: str, row: Row, limits: Common) -> Table:
     return grid
 
 
+def evaluation(row: Row) -> str:
+    """What a row has of an evaluation."""
+    spread = (
+        f" (std {number(row['evaluation/return_std'])})"
+        if has(row, "evaluation/return_std")
+        else ""
+    )
+    return f"{number(row['evaluation/return_mean'])}{spread}{success(row, 'evaluation', ', ')}"
+
+
+def success(row: Row, of: str, sign: str = "   ") -> str:
+    """The share of successes among episodes, if these tell."""
+    column = f"{of}/success"
+    return f"{sign}success {number(row[column])}" if has(row, column) else ""
+
+
+def has(row: Row, column: str) -> bool:
+    """Whether a row has a number there."""
+    return not math.isnan(row.get(column, math.nan))
+
+
 def learning(row: Row, columns: Collection[str] | None = None) -> list[str]:
     """What a row has of LEARNING, or of these columns, each as "entropy 0.693"."""
     return [
         f"{name} {number(row[column], digits)}"
         for column, name, digits in LEARNING
         if columns is None or column in columns
-        if not math.isnan(row.get(column, math.nan))
+        if has(row, column)
     ]
 
 
@@ -182,7 +223,9 @@ class Seen(Protocol):
 def summary(model: nn.Module, envs: Seen) -> list[str]:
     """The summary, and a warning if there are images that no convolution sees."""
     size = sum(parameter.numel() for parameter in model.parameters())
-    said = [f"model: {make_of(model)}; {size:,} parameters; sees {seen(envs)}"]
+    each = next((len(one.models) for one in model.modules() if isinstance(one, PerAgent)), 0)
+    of_each = f", for each of {each} agents" if each else ""
+    said = [f"model: {make_of(model)}{of_each}; {size:,} parameters; sees {seen(envs)}"]
     is_ours = _is_ours(model)
     if is_ours and has_image(envs.space) and not _convolves(model):
         said.append(
@@ -247,8 +290,14 @@ def has_image(space: gymnasium.Space[object]) -> bool:
 
 def _within(model: nn.Module) -> nn.Module:
     """The network that others are wrapped around: it may be the user's."""
-    while isinstance(model, (MaskedPolicy, QNetwork, SoftActorCritic)):
-        model = model.policy if isinstance(model, SoftActorCritic) else model.model
+    while isinstance(model, (MaskedPolicy, QNetwork, SoftActorCritic, PerAgent)):
+        match model:
+            case SoftActorCritic():
+                model = model.policy
+            case PerAgent():
+                model = model.models[0]
+            case _:
+                model = model.model
     return model
 
 

@@ -1,9 +1,10 @@
 """The folder of one training run.
 
-config.json     the config of the last time that the run was started or resumed
+config.json     the config of the last time that the run was started or resumed, its algorithm, and
+                the file of that, if it is a user's own
 metrics.csv     a row each interval; tensorboard/ has the same
 checkpoint.pt   the last state, to resume from
-best.pt         the state at the best mean return
+best.pt         the state at the best evaluation; without any, at the best mean return
 curve.png       the learning curve
 crashes.jsonl   the crashes of environments
 
@@ -49,20 +50,22 @@ class RunFolder:
         return self.path / logbook.NAME
 
 
-def create(path: Path | None, algorithm: str, config: Any) -> RunFolder:
+def create(path: Path | None, algorithm: str, config: Any, source: str | None = None) -> RunFolder:
     """Makes the folder, `runs/<algorithm>-<env>-<date-time>` if no path is given.
 
-    Raises TrainingError if the path exists already.
+    `source` is the FILE.py:NAME of an algorithm of a user's.  Raises TrainingError if the path
+    exists already.
     """
-    if path is None:
-        path = _unused(Path("runs") / _default_name(algorithm, config.env))
-    check_is_free(path)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if path is None:
+            path = make_new(Path("runs") / default_name(algorithm, config.env))
+        else:
+            check_is_free(path)
+            path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TrainingError(f"cannot make {path}: {error.strerror}") from error
+        raise TrainingError(f"cannot make {error.filename}: {error.strerror}") from error
     folder = RunFolder(path)
-    write(folder, algorithm, config)
+    write(folder, algorithm, config, source)
     return folder
 
 
@@ -74,12 +77,13 @@ def check_is_free(path: Path) -> None:
         )
 
 
-def write(folder: RunFolder, algorithm: str, config: Any) -> None:
+def write(folder: RunFolder, algorithm: str, config: Any, source: str | None = None) -> None:
     """Writes config.json, whole or not at all."""
     from remotely_rl.environments import name_of  # noqa: PLC0415 - imports torch
 
     fields = dataclasses.asdict(config) | {"env": name_of(config.env)}
-    text = json.dumps({"algorithm": algorithm, "config": fields}, indent=2)
+    own = {} if source is None else {"source": source}
+    text = json.dumps({"algorithm": algorithm, **own, "config": fields}, indent=2)
     beside = folder.config.with_suffix(".json.tmp")
     beside.write_text(text + "\n", encoding="utf-8")
     beside.replace(folder.config)
@@ -91,6 +95,7 @@ class RunConfig(NamedTuple):
     algorithm: str
     env: str
     config: dict[str, Any]
+    source: str | None = None  # FILE.py:NAME of an algorithm of a user's
 
 
 def read(run: str | Path) -> RunConfig:
@@ -118,8 +123,18 @@ def parsed(content: bytes, path: Path) -> RunConfig:
         raise TrainingError(f"{path} cannot be read: {error}") from error
     match said:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            return RunConfig(algorithm, env, said["config"])
+            source = said.get("source")
+            return RunConfig(
+                algorithm, env, _renamed(said["config"]), None if source is None else str(source)
+            )
     raise TrainingError(f"{path} does not name the algorithm and the environment of a run")
+
+
+def _renamed(config: dict[str, Any]) -> dict[str, Any]:
+    """A config that an earlier version may have written, with the names of fields of today."""
+    if "hidden_units" in config:  # of each of two layers
+        config["hidden"] = "{0},{0}".format(config.pop("hidden_units"))
+    return config
 
 
 def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
@@ -127,25 +142,34 @@ def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
 
     Raises TrainingError if it is not a run folder, or one of another algorithm.
     """
-    ran, _, config = read(path)
+    ran, _, config, _ = read(path)
     if ran != algorithm:
         raise TrainingError(f"{path} is a run of {ran}; resume it with {ran}, not {algorithm}")
     return RunFolder(path), config
 
 
-def _default_name(algorithm: str, env: Any) -> str:
+def default_name(algorithm: str, env: Any) -> str:
+    """The name of a run's folder in runs/."""
     from remotely_rl.environments import name_of  # noqa: PLC0415 - imports torch
 
     game = re.sub(r"[^\w.-]+", "-", name_of(env).removeprefix("ALE/")).strip("-")
     return f"{algorithm}-{game[:100]}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-def _unused(path: Path) -> Path:
-    """The path with a number appended if it exists: two runs may begin in the same second."""
+def make_new(path: Path) -> Path:
+    """Makes a folder of this name, with a number appended if it exists.  Returns its path.
+
+    To make it is to take it: two runs may begin in the same second, in two processes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     candidate, n = path, 2
-    while candidate.exists():
-        candidate, n = path.with_name(f"{path.name}-{n}"), n + 1
-    return candidate
+    while True:
+        try:
+            candidate.mkdir()
+        except FileExistsError:
+            candidate, n = path.with_name(f"{path.name}-{n}"), n + 1
+        else:
+            return candidate
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -187,12 +211,14 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return found
 
 
-def best_return(path: Path) -> float:
-    """The mean return of the checkpoint at `path`; -inf if it cannot be read."""
+def best_of(path: Path) -> tuple[float, float]:
+    """The best mean return and evaluation that a checkpoint knows of; -inf if it knows none."""
     try:
-        return float(load_checkpoint(path)["counters"]["best_return"])
+        content = load_checkpoint(path)
+        evaluated = content.get("evaluations", {}).get("best", -math.inf)
+        return float(content["counters"]["best_return"]), float(evaluated)
     except (TrainingError, KeyError, TypeError):
-        return -math.inf
+        return -math.inf, -math.inf
 
 
 def check_fits(path: Path, state: "dict[str, Tensor]", model: "nn.Module") -> None:

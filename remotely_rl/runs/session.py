@@ -56,11 +56,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from remotely_rl import networks
-from remotely_rl.acting.actor import Rollout
+from remotely_rl.acting.actor import EnvAttributes, Rollout
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.stream import Stream
-from remotely_rl.config import Common
+from remotely_rl.config import Common, learners_of
 from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.trajectory import Trajectory, columns, stack
@@ -68,7 +68,8 @@ from remotely_rl.learning.all_reduce import AllReduce
 from remotely_rl.learning.learner import Learner, LearningRate, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import Threads, waited_s
-from remotely_rl.runs import run_folder
+from remotely_rl.runs import evaluating, notebook, progress, run_folder
+from remotely_rl.runs.evaluating import Evaluations
 from remotely_rl.runs.hooks import COEFFICIENTS, Hook, Hooks
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.progress import Progress
@@ -76,6 +77,8 @@ from remotely_rl.runs.recorder import Recorder
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.supervision import Crashes
 from remotely_rl.supervision.logbook import Logbook
+
+TOLD_S = 2.0  # how long the end of a run waits for an evaluation before it says so
 
 C = TypeVar("C", bound=Common)
 A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)
@@ -107,7 +110,7 @@ class Round(NamedTuple):
     """What the learners tell each other after a round of their actors."""
 
     steps: int
-    episodes: list[tuple[float, int]]
+    episodes: list[tuple[float, int, dict[str, float]]]
     seconds: dict[str, float]  # by phase
     minibatches: int  # that its experience can be cut into
     is_ready: bool  # to draw from its replay, if there is one
@@ -161,6 +164,18 @@ class Result(NamedTuple):
             new_steps=new_steps,
         )
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: with the curve."""
+        facts = {
+            "run": self.run,
+            "ended": self.ended,
+            "time": progress.clock(self.seconds),
+            "steps": f"{self.env_steps:,}",
+            "episodes": f"{self.episodes:,}",
+            "mean return of the last 100": progress.number(self.return_mean),
+        }
+        return notebook.as_html(facts, RunFolder(self.run).curve)
+
 
 def seed_from(*words: int) -> int:
     """A seed that differs wherever one of these numbers does."""
@@ -193,7 +208,7 @@ class Session(Generic[C]):
     in its loop     take, collect, gather, count         rollouts, waited for in slices and counted
                     spending, learnt, count_update       what an update has taken and found
                     over, tick, progress                 whether to stop; what is due; the schedule
-    to hooks        stop, change                         its end, and coefficients (hooks.py)
+    to hooks        stop, change, set_env_attr           its end, coefficients, environments
     to its user     say, warn                            lines that stay on the terminal
     """
 
@@ -249,6 +264,10 @@ class Session(Generic[C]):
             self.crashes = Crashes(self.say, config.max_crash_rate, keep=Logbook(folder.crashes))
         else:  # the terminal of the run shows as an actor's what this process prints
             self.crashes = Crashes(print, config.max_crash_rate)
+        self._evaluations: Evaluations | None = None
+        if self._recorder is not None and config.evaluate_every:
+            known = saved.get("evaluations", {}) if saved else {}
+            self._evaluations = Evaluations(config, self.say, self._evaluation_seed, known)
         self._round: list[Round] = []  # the last one, of all learners
         self._unreported: dict[str, float] = {}  # seconds spent since, by phase
         self._saveable: Saveable | None = None
@@ -258,6 +277,8 @@ class Session(Generic[C]):
         self._warned: set[str] = set()
         self._at_end = ExitStack()
         self._at_end.callback(self._process.restore)
+        if self._evaluations is not None:
+            self._at_end.callback(self._evaluations.close)
 
     def __enter__(self) -> "Session[C]":
         if self._follows is None:  # else it is the process of an actor
@@ -288,7 +309,8 @@ class Session(Generic[C]):
                     self.say(f"the last good checkpoint is kept: --resume {self.folder.path}")
                 else:
                     self.say("there is no checkpoint yet to resume from")
-            self._finish(f"{type(error).__name__}: {error}" if error else self._ended)
+            ending = f"{type(error).__name__}: {error}" if error else self._ended
+            self._finish(ending, raised=error is not None)
         finally:
             self._at_end.close()
         if error is not raised and error is not None:
@@ -302,8 +324,10 @@ class Session(Generic[C]):
             learner.load(self.saved["learner"])
             torch.set_rng_state(self.saved["random"])
             # What a crash lost may have been better than the checkpoint that the run resumes from.
-            best = run_folder.best_return(self.folder.best)
+            best, evaluated = run_folder.best_of(self.folder.best)
             self.tally.counters.best_return = max(best, self.tally.counters.best_return)
+            if self._evaluations is not None:
+                self._evaluations.best = max(evaluated, self._evaluations.best)
         self._saveable = learner
 
     def learn_with(self, others: AllReduce) -> None:
@@ -324,6 +348,11 @@ class Session(Generic[C]):
         """The seed of the n-th actor.  No two share one: not a replacement's, nor those after a
         resume."""
         return seed_from(self._config.seed, self.times_resumed, number)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model in training, with what it has learnt so far, whatever the algorithm."""
+        return (self._saveable or self.learner).model
 
     # --- sampling ---------------------------------------------------------------------------------
 
@@ -350,6 +379,7 @@ class Session(Generic[C]):
                 self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
         self._hooks.rollout(rollouts)
         if not rollouts and self._recorder is not None:
+            self._look_at_evaluation()
             # No checkpoint: actors cannot be saved during a round.
             self._recorder.write_due_row(self.seconds())
         return rollouts
@@ -418,7 +448,9 @@ class Session(Generic[C]):
         return Round(
             steps=sum(rollout.steps for rollout in rollouts),
             episodes=[
-                (float(one.score), one.length) for rollout in rollouts for one in rollout.episodes
+                (float(one.score), one.length, dict(one.metrics))
+                for rollout in rollouts
+                for one in rollout.episodes
             ],
             seconds=spent,
             minibatches=_minibatches_in(
@@ -433,10 +465,10 @@ class Session(Generic[C]):
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
         """Waits for `count` trajectories, for a moment at most; returns them side by side, or None.
 
-        Those that came are kept for the next call.  A trajectory is of `envs_per_actor`
-        environments: a rollout that was sampled centrally is one for each actor.
+        Those that came are kept for the next call.  A trajectory is of the environments of
+        an actor: a rollout that was sampled centrally is one for each actor.
         """
-        width = count * self._config.envs_per_actor
+        width = count * self._config.rows_per_actor
         if sum(one.width for one in self._gathered) < width:
             with self.spending("waiting"):
                 rollout = actors.take(timeout_s=POLL_S)
@@ -508,8 +540,10 @@ class Session(Generic[C]):
             torch.set_num_threads(self.threads.count)
 
     def tick(self) -> None:
-        """Writes what is due; call it in each turn of the loop."""
+        """Writes what is due, and begins an evaluation; call it in each turn of the loop."""
         if self._recorder is not None:
+            self._look_at_evaluation()
+            self._begin_evaluation()
             self._recorder.write_due(self.seconds())
 
     def over(self) -> bool:
@@ -534,8 +568,7 @@ class Session(Generic[C]):
         with those of its config.  Raises TrainingError for another, a value out of its range, or
         several learners.
         """
-        if self.others is not None or self.apart is not None:
-            raise TrainingError("coefficients cannot be changed where several learners share a run")
+        self._check_is_alone("coefficients")
         known = COEFFICIENTS & {field.name for field in dataclasses.fields(self._config)}
         for name in coefficients.keys() - known:
             raise TrainingError(
@@ -546,6 +579,23 @@ class Session(Generic[C]):
         learner.config = dataclasses.replace(learner.config, **given)
         if coefficients.keys() & {"learning_rate", "learning_rate_end"}:
             learner.learning_rate = LearningRate.of(learner.config)
+
+    def set_env_attr(self, name: str, value: Any) -> None:
+        """Sets an attribute of all environments from the next rollout on: for hooks.
+
+        Those that replace others have it too; those of evaluations do not.  A run that is resumed
+        begins without it.  Raises TrainingError for several learners; the run does if environments
+        have no such attribute.
+        """
+        self._check_is_alone("attributes of environments")
+        learner = self.learner
+        version, values = learner.env_attributes
+        learner.env_attributes = EnvAttributes(version + 1, {**values, name: value})
+
+    def _check_is_alone(self, what: str) -> None:
+        # By the config too: in `on_start` the others are not there yet.
+        if learners_of(self._config) > 1 or self.apart is not None:
+            raise TrainingError(f"{what} cannot be changed where several learners share a run")
 
     def say(self, text: str) -> None:
         """Prints a line for the user, once: the first learner says the same for all."""
@@ -566,10 +616,14 @@ class Session(Generic[C]):
         alone = self.others is None and self.apart is None
         if isinstance(self._actors, Rounds) and path == self.folder.checkpoint and alone:
             paused = self._actors.pause()
-        replay: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         if self.replay is not None and path == self.folder.checkpoint:
-            replay = {"replay": self.replay.save()}
-        return replay | {
+            kept["replay"] = self.replay.save()
+        if self._evaluations is not None:
+            kept["evaluations"] = self._evaluations.state()
+        elif self.saved and "evaluations" in self.saved:
+            kept["evaluations"] = self.saved["evaluations"]
+        return kept | {
             "algorithm": self.algorithm,
             "env": name_of(self._config.env),
             "learner": self._saveable.state(),
@@ -581,10 +635,54 @@ class Session(Generic[C]):
             "times_resumed": self.times_resumed,
         }
 
-    def _finish(self, ended: str) -> None:
+    # --- evaluations ------------------------------------------------------------------------------
+
+    def _evaluation_seed(self, env_steps: int) -> int:
+        return seed_from(self._config.seed, 0, 0, env_steps)  # of four words: no actor's
+
+    def _begin_evaluation(self) -> None:
+        """Begins an evaluation of the learner as it is, if one is due."""
+        evaluations = self._evaluations
+        if evaluations is None or self._saveable is None or not evaluations.is_due(self.env_steps):
+            return
+        self.tally.counters.seconds = self.seconds()
+        content = self._checkpoint_content(self.folder.best)
+        if content is not None:
+            evaluations.begin(self.env_steps, content, self._saveable.model)
+
+    def _look_at_evaluation(self, timeout_s: float = 0.0) -> None:
+        """Counts an evaluation in, if one has ended by now or within the time."""
+        if self._evaluations is None or self._recorder is None:
+            return
+        if (measured := self._evaluations.look(timeout_s)) is not None:
+            self._recorder.evaluated(measured)
+            self._hooks.evaluation(measured.evaluation)
+
+    def _end_evaluations(self) -> None:
+        """Waits for the evaluation under way, and the one that is due after it; not at a Ctrl-C."""
+        evaluations, began, told = self._evaluations, time.monotonic(), False
+        while evaluations is not None and not self._process.asked_to_stop:
+            self._begin_evaluation()
+            if not evaluations.is_under_way:
+                return
+            waited_s = time.monotonic() - began
+            if waited_s > evaluating.END_S:
+                self.say(f"the last evaluation has not ended in {waited_s:.0f} s: it is left out")
+                return
+            if waited_s > TOLD_S and not told:
+                self.say("waiting for the last evaluation; Ctrl-C leaves it out")
+                told = True
+            self._look_at_evaluation(POLL_S)
+
+    def _finish(self, ended: str, raised: bool) -> None:
         self.crashes.tell()
-        if self._recorder is not None:
-            self._recorder.finish(self.seconds(), has_learner=self._saveable is not None)
+        now = self.seconds()
+        try:
+            if not raised:
+                self._end_evaluations()
+        finally:
+            if self._recorder is not None:
+                self._recorder.finish(now, has_learner=self._saveable is not None)
         new_steps = self.env_steps - self._steps_before
         self.result = Result.of(self.folder.path, ended, self.tally, new_steps)
         if self._recorder is not None:

@@ -76,6 +76,8 @@ def test_an_unknown_field_is_answered_with_the_nearest_known() -> None:
         (dqn.Config, "n_steps", "'rollout_steps' or 'n_step'"),
         (dqn.Config, "buffer_size", "'replay_rows'"),
         (sac.Config, "ent_coef", "'initial_temperature'"),
+        (ppo.Config, "log_std_init", "'log_std_start'"),
+        (sac.Config, "hidden_units", "'hidden'"),
     ],
 )
 def test_a_field_of_another_library_is_answered_with_what_it_is_here(

@@ -2,6 +2,8 @@
 
 import io
 import math
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,23 @@ def test_what_an_algorithm_has_is_told_and_nothing_else() -> None:
     ]  # fmt: skip
     assert "epsilon 0.100  mean Q 1.500  rate" in progress.line(told, NO_LIMITS)
     assert progress.learning(row()) == ["policy loss 1.5000", "entropy 1.000"]
+
+
+def test_successes_and_evaluations_are_told_where_there_are_any() -> None:
+    tally = Tally()
+    assert "success" not in progress.line(row(), NO_LIMITS)
+    tally.sampled(640, [Episode(1.0, 9, {"success": x, "r": 9.0}) for x in (0.0, 1.0)], {})
+    tally.evaluated(
+        {
+            "evaluation/env_steps": 500,
+            "evaluation/return_mean": 2.5,
+            "evaluation/return_std": 0.25,
+        },
+        {"success": 0.75},
+    )
+    line = progress.line(tally.close(4.0), NO_LIMITS)
+    assert "2 games, success 0.50)  evaluation 2.50 (std 0.25), success 0.75  rate" in line
+    assert "evaluation" not in progress.line(tally.close(8.0), NO_LIMITS)
 
 
 def test_before_the_first_game_there_are_dashes() -> None:
@@ -131,7 +150,7 @@ def said(
 ) -> Any:
     envs = environments.make(lambda: toys.Blank(space), 1)
     outputs = envs.actions.outputs
-    model = networks.build(maker, envs.spec, outputs, units)
+    model = networks.build(maker, envs.spec, outputs, networks.Architecture(lstm=units))
     size = sum(parameter.numel() for parameter in model.parameters())
     first, *rest = progress.summary(model, envs)
     assert f"; {size:,} parameters; sees " in first
@@ -214,7 +233,7 @@ def test_of_images_that_no_convolution_sees_a_run_says_so() -> None:
 
 def test_of_a_policy_with_critics_the_layers_of_the_policy_are_said() -> None:
     envs = environments.make(toys.Aim, 1)
-    model = sac.Config(hidden_units=16).make_model(None, envs.spec, envs.actions)
+    model = sac.Config(hidden="16,16").make_model(None, envs.spec, envs.actions)
     (line,) = progress.summary(model, envs)
     assert line.startswith("model: MLP, 16, 16; ")
     assert line.endswith("; sees 1 number")
@@ -250,3 +269,42 @@ def test_a_run_says_it_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixtur
     _, second, *_ = capsys.readouterr().out.splitlines()
     # Twice (2 + 1) * 64 and 65 * 64, and heads of 65 * 2 and 65.
     assert second == ("model: MLP, 64, 64; as much for the value; 8,899 parameters; sees 2 numbers")
+
+
+# --- in a notebook --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def displayed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A notebook: what it displays, a table that is changed in its place."""
+    shown: list[Any] = []
+
+    class ZMQInteractiveShell:  # the class by which rich tells a notebook
+        pass
+
+    class Handle:
+        def update(self, table: Any) -> None:
+            shown[-1] = table
+
+    def display(table: Any, display_id: bool) -> Handle:
+        shown.append(table)
+        return Handle()
+
+    there = types.SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython.display", there)
+    monkeypatch.setattr("builtins.get_ipython", ZMQInteractiveShell, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels have it
+    return shown
+
+
+def test_a_notebook_shows_one_table_that_changes_and_plain_lines(
+    displayed: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Progress("a2c on Pong", NO_LIMITS)
+    shown.say("a line")
+    shown.show(row())
+    shown.show(row(8.0))
+    shown.close()
+    (table,) = displayed
+    assert next(iter(table.columns[1].cells)).startswith("0:00:08")
+    assert capsys.readouterr().out == "a line\n"

@@ -1,15 +1,17 @@
 """The folder of a run: checkpoints that are written whole, read or refused."""
 
+import json
 import resource
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from remotely_rl import a2c
+from remotely_rl import a2c, sac
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import run_folder
+from remotely_rl.runs import run_folder, training
 from tests.remotely_rl.runs.sessions import TRAINED
 
 
@@ -28,6 +30,17 @@ def test_a_file_that_there_is_no_room_for_is_an_oserror_and_leaves_the_one_befor
     assert run_folder.load_checkpoint(path)["n"] == 1
     run_folder.save_checkpoint(path, {"n": 2})
     assert run_folder.load_checkpoint(path)["n"] == 2
+
+
+def test_runs_that_begin_in_the_same_second_have_a_folder_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_folder, "default_name", lambda algorithm, env: "run")
+    with ThreadPoolExecutor(8) as several:
+        made = several.map(lambda n: run_folder.create(None, "a2c", a2c.Config(seed=n)), range(8))
+    seeds = [run_folder.read(folder.path).config["seed"] for folder in made]
+    assert seeds == list(range(8))
 
 
 def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
@@ -69,3 +82,10 @@ def test_what_a_checkpoint_holds_is_that_of_its_format(tmp_path: Path) -> None:
     assert content["learner"].keys() == {
         "version", "rate", "rate_given", "scale", "model", "optimizer", "random", "cuda_random",
     }  # fmt: skip
+
+
+def test_a_folder_of_an_earlier_version_is_read_with_the_names_of_today(tmp_path: Path) -> None:
+    kept = {"algorithm": "sac", "config": {"env": "Pendulum-v1", "hidden_units": 32, "tau": 0.1}}
+    (tmp_path / "config.json").write_text(json.dumps(kept))
+    config = training.config_of(sac.Config, "sac", tmp_path)
+    assert (config.hidden, config.tau, config.activation) == ("32,32", 0.1, "relu")
