@@ -1,6 +1,7 @@
 """The folder of one training run.
 
-config.json     the config of the last time that the run was started or resumed
+config.json     the config of the last time that the run was started or resumed, its algorithm, and
+                the file of that, if it is a user's own
 metrics.csv     a row each interval; tensorboard/ has the same
 checkpoint.pt   the last state, to resume from
 best.pt         the state at the best evaluation; without any, at the best mean return
@@ -46,20 +47,22 @@ class RunFolder:
         self.metrics = path / "metrics.csv"
 
 
-def create(path: Path | None, algorithm: str, config: Any) -> RunFolder:
+def create(path: Path | None, algorithm: str, config: Any, source: str | None = None) -> RunFolder:
     """Makes the folder, `runs/<algorithm>-<env>-<date-time>` if no path is given.
 
-    Raises TrainingError if the path exists already.
+    `source` is the FILE.py:NAME of an algorithm of a user's.  Raises TrainingError if the path
+    exists already.
     """
-    if path is None:
-        path = _unused(Path("runs") / _default_name(algorithm, config.env))
-    check_is_free(path)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if path is None:
+            path = make_new(Path("runs") / default_name(algorithm, config.env))
+        else:
+            check_is_free(path)
+            path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TrainingError(f"cannot make {path}: {error.strerror}") from error
+        raise TrainingError(f"cannot make {error.filename}: {error.strerror}") from error
     folder = RunFolder(path)
-    write(folder, algorithm, config)
+    write(folder, algorithm, config, source)
     return folder
 
 
@@ -71,10 +74,11 @@ def check_is_free(path: Path) -> None:
         )
 
 
-def write(folder: RunFolder, algorithm: str, config: Any) -> None:
+def write(folder: RunFolder, algorithm: str, config: Any, source: str | None = None) -> None:
     """Writes config.json, whole or not at all."""
     fields = dataclasses.asdict(config) | {"env": name_of(config.env)}
-    text = json.dumps({"algorithm": algorithm, "config": fields}, indent=2)
+    own = {} if source is None else {"source": source}
+    text = json.dumps({"algorithm": algorithm, **own, "config": fields}, indent=2)
     beside = folder.config.with_suffix(".json.tmp")
     beside.write_text(text + "\n", encoding="utf-8")
     beside.replace(folder.config)
@@ -86,6 +90,7 @@ class RunConfig(NamedTuple):
     algorithm: str
     env: str
     config: dict[str, Any]
+    source: str | None = None  # FILE.py:NAME of an algorithm of a user's
 
 
 def read(run: str | Path) -> RunConfig:
@@ -104,7 +109,10 @@ def read(run: str | Path) -> RunConfig:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
     match content:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            return RunConfig(algorithm, env, _renamed(content["config"]))
+            source = content.get("source")
+            return RunConfig(
+                algorithm, env, _renamed(content["config"]), None if source is None else str(source)
+            )
     raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
 
 
@@ -120,23 +128,32 @@ def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
 
     Raises TrainingError if it is not a run folder, or one of another algorithm.
     """
-    ran, _, config = read(path)
+    ran, _, config, _ = read(path)
     if ran != algorithm:
         raise TrainingError(f"{path} is a run of {ran}; resume it with {ran}, not {algorithm}")
     return RunFolder(path), config
 
 
-def _default_name(algorithm: str, env: Any) -> str:
+def default_name(algorithm: str, env: Any) -> str:
+    """The name of a run's folder in runs/."""
     game = re.sub(r"[^\w.-]+", "-", name_of(env).removeprefix("ALE/")).strip("-")
     return f"{algorithm}-{game[:100]}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-def _unused(path: Path) -> Path:
-    """The path with a number appended if it exists: two runs may begin in the same second."""
+def make_new(path: Path) -> Path:
+    """Makes a folder of this name, with a number appended if it exists.  Returns its path.
+
+    To make it is to take it: two runs may begin in the same second, in two processes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     candidate, n = path, 2
-    while candidate.exists():
-        candidate, n = path.with_name(f"{path.name}-{n}"), n + 1
-    return candidate
+    while True:
+        try:
+            candidate.mkdir()
+        except FileExistsError:
+            candidate, n = path.with_name(f"{path.name}-{n}"), n + 1
+        else:
+            return candidate
 
 
 # --- checkpoints ----------------------------------------------------------------------------------

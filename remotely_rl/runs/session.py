@@ -68,7 +68,7 @@ from remotely_rl.learning.all_reduce import AllReduce
 from remotely_rl.learning.learner import Learner, LearningRate, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import Threads, waited_s
-from remotely_rl.runs import evaluating, run_folder
+from remotely_rl.runs import evaluating, notebook, progress, run_folder
 from remotely_rl.runs.evaluating import Evaluations
 from remotely_rl.runs.hooks import COEFFICIENTS, Hook, Hooks
 from remotely_rl.runs.metrics import Tally
@@ -163,6 +163,18 @@ class Result(NamedTuple):
             best_return=counters.best_return,
             new_steps=new_steps,
         )
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: with the curve."""
+        facts = {
+            "run": self.run,
+            "ended": self.ended,
+            "time": progress.clock(self.seconds),
+            "steps": f"{self.env_steps:,}",
+            "episodes": f"{self.episodes:,}",
+            "mean return of the last 100": progress.number(self.return_mean),
+        }
+        return notebook.as_html(facts, RunFolder(self.run).curve)
 
 
 def seed_from(*words: int) -> int:
