@@ -158,7 +158,7 @@ def named(algorithm: str, name: str) -> Preset:
         raise TrainingError(f"{algorithm} has no preset {name!r}, but {_have(others)}")
     known = [AUTO, NONE, PAPER, *(row.env for row in ROWS if row.algorithm == algorithm)]
     hint = nearest(name, known) or f": there is {', '.join(known)}"
-    raise TrainingError(f"{algorithm} has no preset {name!r}{hint}; see `remotely-rl presets`")
+    raise TrainingError(f"{algorithm} has no preset {name!r}{hint}")
 
 
 def begin(config: Any, given: Collection[str]) -> None:
