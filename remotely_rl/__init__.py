@@ -11,7 +11,7 @@ loop.  What they share is in packages:
     networks       models that map observations to policy and value
     environments   one contract for Gymnasium, Atari and your own
     experience     trajectories, and the batches made of them
-    acting         actors, and how they sample: in rounds or in a stream
+    acting         actors, and how they sample: in rounds or in a stream; evaluations
     learning       the learner, the inference server, the parameter server
     sync           rules by which workers share parameters
     runs           a training run: folder, metrics, checkpoints, resuming
@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     from remotely_rl.acting.actor import Actor
     from remotely_rl.acting.dial_in import dial_in
     from remotely_rl.agents.agent import Agent, load
+    from remotely_rl.agents.self_play import SelfPlay
     from remotely_rl.config import Common, fields
-    from remotely_rl.environments import check
+    from remotely_rl.environments import MultiAgent, check
     from remotely_rl.experience.trajectory import Trajectory
     from remotely_rl.functions import losses, returns
     from remotely_rl.learning.learner import (
@@ -73,7 +74,9 @@ __all__ = [
     "Agent",
     "CrashReport",
     "Hook",
+    "MultiAgent",
     "Result",
+    "SelfPlay",
     "TrainingError",
     "VectorEnv",
     "a2c",
@@ -113,7 +116,9 @@ _HOMES = {
     "Agent": "agents.agent",
     "CrashReport": "supervision",
     "Hook": "runs.hooks",
+    "MultiAgent": "environments",
     "Result": "runs.session",
+    "SelfPlay": "agents.self_play",
     "VectorEnv": "vector",
     "check": "environments",
     "dial_in": "acting.dial_in",

@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import os
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -255,6 +255,16 @@ class Common:
         """How many actors a run has at most, of all kinds; 0: as many as there is room for."""
         return (self.actors + 1) * learners_of(self) - 1
 
+    @property
+    def rows_per_actor(self) -> int:
+        """How many rows the environments of an actor have: one each, or one for each agent."""
+        return self.envs_per_actor * self.agents_per_env
+
+    @property
+    def agents_per_env(self) -> int:
+        """How many agents play in each environment; more than one in those of MultiAgent."""
+        return environments.agents_of(self.env)
+
     def __getstate__(self) -> dict[str, Any]:
         """Take along the spec of the environment's id: perhaps only this process knows it."""
         spec = gymnasium.registry.get(self.env) if isinstance(self.env, str) else None

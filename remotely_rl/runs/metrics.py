@@ -17,7 +17,7 @@ import csv
 import io
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,9 +117,10 @@ class Tally:
         for phase, spent in seconds.items():
             self.spent(phase, spent)
 
-    def evaluated(self, columns: Row) -> None:
-        """Counts an evaluation, with what the next row is to have of it."""
-        self._evaluated = columns
+    def evaluated(self, columns: Row, own: Mapping[str, float]) -> None:
+        """Counts an evaluation: what the next row is to have of it, and what environments told."""
+        told = self._own.of(Episode(0.0, 0, own)).metrics
+        self._evaluated = {f"evaluation/{name}": number for name, number in told.items()} | columns
 
     def remarks(self) -> list[str]:
         """What should be told of the metrics of episodes, each once."""

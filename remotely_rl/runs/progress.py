@@ -20,6 +20,7 @@ from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
 from remotely_rl.networks import QNetwork, SoftActorCritic, precision
 from remotely_rl.networks.encoders import is_image
 from remotely_rl.networks.masked import MaskedPolicy
+from remotely_rl.networks.per_agent import PerAgent
 from remotely_rl.runs.metrics import Row
 from remotely_rl.runs.notebook import Cell
 from remotely_rl.trees import Tree
@@ -222,7 +223,9 @@ class Seen(Protocol):
 def summary(model: nn.Module, envs: Seen) -> list[str]:
     """The summary, and a warning if there are images that no convolution sees."""
     size = sum(parameter.numel() for parameter in model.parameters())
-    said = [f"model: {make_of(model)}; {size:,} parameters; sees {seen(envs)}"]
+    each = next((len(one.models) for one in model.modules() if isinstance(one, PerAgent)), 0)
+    of_each = f", for each of {each} agents" if each else ""
+    said = [f"model: {make_of(model)}{of_each}; {size:,} parameters; sees {seen(envs)}"]
     is_ours = _is_ours(model)
     if is_ours and has_image(envs.space) and not _convolves(model):
         said.append(
@@ -287,8 +290,14 @@ def has_image(space: gymnasium.Space[object]) -> bool:
 
 def _within(model: nn.Module) -> nn.Module:
     """The network that others are wrapped around: it may be the user's."""
-    while isinstance(model, (MaskedPolicy, QNetwork, SoftActorCritic)):
-        model = model.policy if isinstance(model, SoftActorCritic) else model.model
+    while isinstance(model, (MaskedPolicy, QNetwork, SoftActorCritic, PerAgent)):
+        match model:
+            case SoftActorCritic():
+                model = model.policy
+            case PerAgent():
+                model = model.models[0]
+            case _:
+                model = model.model
     return model
 
 

@@ -96,7 +96,7 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
             session.env_steps, session.progress, session.learner.env_attributes
         ),
         over=session.over,
-        width=config.envs_per_actor,
+        width=config.rows_per_actor,
         crashes=session.crashes,
     )
     return learner, session.keep(server)
@@ -141,7 +141,7 @@ def _actors(
         session.say,
         grows=config.actors == 0 or arrivals,
         over=session.over,
-        width=config.envs_per_actor,
+        width=config.rows_per_actor,
         crashes=session.crashes,
     )
 
@@ -152,7 +152,7 @@ def _central(session: Session[Any], kind: type[Actor], halves: int) -> CentralAc
     # Half of the actors step while actions are computed, or none.
     stepping = config.actors * learners // 2 if halves == 2 else 0
     free = threads.beside(stepping) if stepping else threads.cores()
-    count = config.actors * config.envs_per_actor
+    count = config.actors * config.rows_per_actor
     session.say(
         f"{sampling_of(config)} sampling: the actions of {count} environments are computed here"
     )

@@ -60,7 +60,7 @@ from remotely_rl.acting.actor import EnvAttributes, Rollout
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.stream import Stream
-from remotely_rl.config import Common
+from remotely_rl.config import Common, learners_of
 from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.trajectory import Trajectory, columns, stack
@@ -348,6 +348,11 @@ class Session(Generic[C]):
         resume."""
         return seed_from(self._config.seed, self.times_resumed, number)
 
+    @property
+    def model(self) -> nn.Module:
+        """The model in training, with what it has learnt so far, whatever the algorithm."""
+        return (self._saveable or self.learner).model
+
     # --- sampling ---------------------------------------------------------------------------------
 
     def count(self, rollouts: Sequence[Rollout]) -> Trajectory:
@@ -459,10 +464,10 @@ class Session(Generic[C]):
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
         """Waits for `count` trajectories, for a moment at most; returns them side by side, or None.
 
-        Those that came are kept for the next call.  A trajectory is of `envs_per_actor`
-        environments: a rollout that was sampled centrally is one for each actor.
+        Those that came are kept for the next call.  A trajectory is of the environments of
+        an actor: a rollout that was sampled centrally is one for each actor.
         """
-        width = count * self._config.envs_per_actor
+        width = count * self._config.rows_per_actor
         if sum(one.width for one in self._gathered) < width:
             with self.spending("waiting"):
                 rollout = actors.take(timeout_s=POLL_S)
@@ -587,7 +592,8 @@ class Session(Generic[C]):
         learner.env_attributes = EnvAttributes(version + 1, {**values, name: value})
 
     def _check_is_alone(self, what: str) -> None:
-        if self.others is not None or self.apart is not None:
+        # By the config too: in `on_start` the others are not there yet.
+        if learners_of(self._config) > 1 or self.apart is not None:
             raise TrainingError(f"{what} cannot be changed where several learners share a run")
 
     def say(self, text: str) -> None:
@@ -609,10 +615,14 @@ class Session(Generic[C]):
         alone = self.others is None and self.apart is None
         if isinstance(self._actors, Rounds) and path == self.folder.checkpoint and alone:
             paused = self._actors.pause()
-        replay: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         if self.replay is not None and path == self.folder.checkpoint:
-            replay = {"replay": self.replay.save()}
-        return replay | {
+            kept["replay"] = self.replay.save()
+        if self._evaluations is not None:
+            kept["evaluations"] = self._evaluations.state()
+        elif self.saved and "evaluations" in self.saved:
+            kept["evaluations"] = self.saved["evaluations"]
+        return kept | {
             "algorithm": self.algorithm,
             "env": name_of(self._config.env),
             "learner": self._saveable.state(),
@@ -622,9 +632,6 @@ class Session(Generic[C]):
             # Tensors, which are read without running any code.
             "actors": [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused],
             "times_resumed": self.times_resumed,
-            "evaluations": self._evaluations.state()
-            if self._evaluations is not None
-            else (self.saved or {}).get("evaluations", {}),
         }
 
     # --- evaluations ------------------------------------------------------------------------------
@@ -647,8 +654,7 @@ class Session(Generic[C]):
         if self._evaluations is None or self._recorder is None:
             return
         if (measured := self._evaluations.look(timeout_s)) is not None:
-            columns = evaluating.columns_of(measured.evaluation)
-            self._recorder.evaluated(columns, measured.checkpoint)
+            self._recorder.evaluated(measured)
             self._hooks.evaluation(measured.evaluation)
 
     def _end_evaluations(self) -> None:

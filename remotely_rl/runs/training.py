@@ -171,10 +171,11 @@ def begin(
     source: str | None = None,
 ) -> Session[C]:
     """Makes the session of a run; see `Train`, and its `source`."""
-    process, hooks = Process(), hook.checked(hooks)
+    process = Process()
     try:
         if config is None:
             config = kind() if resume is None else config_of(kind, algorithm, resume)
+        hooks = hook.checked([*getattr(config.env, "run_hooks", ()), *hooks])
         if resume is None and run is not None:
             run_folder.check_is_free(Path(run))
         earlier = None if resume is None else _reopened(algorithm, config, run, resume)

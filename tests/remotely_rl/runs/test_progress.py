@@ -66,8 +66,8 @@ def test_successes_and_evaluations_are_told_where_there_are_any() -> None:
             "evaluation/env_steps": 500,
             "evaluation/return_mean": 2.5,
             "evaluation/return_std": 0.25,
-            "evaluation/success": 0.75,
-        }
+        },
+        {"success": 0.75},
     )
     line = progress.line(tally.close(4.0), NO_LIMITS)
     assert "2 games, success 0.50)  evaluation 2.50 (std 0.25), success 0.75  rate" in line
