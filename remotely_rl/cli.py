@@ -14,7 +14,6 @@ import contextlib
 import importlib
 import os
 import sys
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
