@@ -195,7 +195,7 @@ def remarks(config: Any) -> list[str]:
     algorithm, name = algorithm_of(type(config)), config.preset
     if name == AUTO:
         env = name_of(config.env)
-        others = algorithms_for(env)
+        others = algorithms_for(env) if "." not in algorithm else ()
         return [f"no preset of {algorithm} for {env}, but {_have(others)}"] if others else []
     if name in (NONE, PAPER) or (found := find(algorithm, name)) is None:
         return []
@@ -207,8 +207,11 @@ def remarks(config: Any) -> list[str]:
 
 
 def algorithm_of(kind: type) -> str:
-    """The algorithm whose file a Config class is in."""
-    return kind.__module__.removeprefix("remotely_rl.algorithms.")
+    """The algorithm whose file a Config class is in; of a user's file, which has no presets, the
+    class: `my_algorithm.Config`."""
+    package, _, name = kind.__module__.rpartition(".")
+    own = f"{kind.__module__}.{kind.__qualname__}"
+    return name if package == "remotely_rl.algorithms" else own
 
 
 def _have(algorithms: Sequence[str]) -> str:

@@ -20,15 +20,13 @@ import pickle
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remotely_rl import durable
-from remotely_rl.environments import name_of
 from remotely_rl.errors import TrainingError
-from remotely_rl.supervision import logbook
+
+if TYPE_CHECKING:  # the dashboard reads the folders of runs, and needs no torch
+    from torch import Tensor, nn
 
 # Increased whenever the content of a checkpoint changes, or what its numbers mean to a network.
 FORMAT = 3
@@ -42,9 +40,14 @@ class RunFolder:
         self.config = path / "config.json"
         self.checkpoint = path / "checkpoint.pt"
         self.best = path / "best.pt"
-        self.crashes = path / logbook.NAME
         self.curve = path / "curve.png"
         self.metrics = path / "metrics.csv"
+
+    @property
+    def crashes(self) -> Path:
+        from remotely_rl.supervision import logbook  # noqa: PLC0415 - imports torch
+
+        return self.path / logbook.NAME
 
 
 def create(path: Path | None, algorithm: str, config: Any, source: str | None = None) -> RunFolder:
@@ -76,6 +79,8 @@ def check_is_free(path: Path) -> None:
 
 def write(folder: RunFolder, algorithm: str, config: Any, source: str | None = None) -> None:
     """Writes config.json, whole or not at all."""
+    from remotely_rl.environments import name_of  # noqa: PLC0415 - imports torch
+
     fields = dataclasses.asdict(config) | {"env": name_of(config.env)}
     own = {} if source is None else {"source": source}
     text = json.dumps({"algorithm": algorithm, **own, "config": fields}, indent=2)
@@ -102,18 +107,27 @@ def read(run: str | Path) -> RunConfig:
     if not folder.path.is_dir():
         raise TrainingError(f"there is no run folder {run}")
     try:
-        content = json.loads(folder.config.read_text(encoding="utf-8"))
+        content = folder.config.read_bytes()
     except FileNotFoundError:
         raise TrainingError(f"{run} is not a run folder: it has no config.json") from None
-    except (ValueError, OSError) as error:
+    except OSError as error:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
-    match content:
+    return parsed(content, folder.config)
+
+
+def parsed(content: bytes, path: Path) -> RunConfig:
+    """What the content of the config.json at `path` says.  Raises TrainingError as `read` does."""
+    try:
+        said = json.loads(content)
+    except ValueError as error:
+        raise TrainingError(f"{path} cannot be read: {error}") from error
+    match said:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            source = content.get("source")
+            source = said.get("source")
             return RunConfig(
-                algorithm, env, _renamed(content["config"]), None if source is None else str(source)
+                algorithm, env, _renamed(said["config"]), None if source is None else str(source)
             )
-    raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
+    raise TrainingError(f"{path} does not name the algorithm and the environment of a run")
 
 
 def _renamed(config: dict[str, Any]) -> dict[str, Any]:
@@ -136,6 +150,8 @@ def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
 
 def default_name(algorithm: str, env: Any) -> str:
     """The name of a run's folder in runs/."""
+    from remotely_rl.environments import name_of  # noqa: PLC0415 - imports torch
+
     game = re.sub(r"[^\w.-]+", "-", name_of(env).removeprefix("ALE/")).strip("-")
     return f"{algorithm}-{game[:100]}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
@@ -161,6 +177,8 @@ def make_new(path: Path) -> Path:
 
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """Writes `content` at `path`: after any crash, the old checkpoint or the new one is there."""
+    import torch  # noqa: PLC0415 - see above
+
     # Into memory first: torch would hide the OSError of a full disk in an error of its own.
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **content}, buffer)
@@ -169,6 +187,8 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Reads a checkpoint.  Raises TrainingError if the file is missing or is something else."""
+    import torch  # noqa: PLC0415 - see above
+
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -201,7 +221,7 @@ def best_of(path: Path) -> tuple[float, float]:
         return -math.inf, -math.inf
 
 
-def check_fits(path: Path, state: dict[str, Tensor], model: nn.Module) -> None:
+def check_fits(path: Path, state: "dict[str, Tensor]", model: "nn.Module") -> None:
     """Raises TrainingError, naming the first difference, if `state` is of another model."""
     own = model.state_dict()
     for name in [*own, *state]:
