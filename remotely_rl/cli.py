@@ -16,7 +16,6 @@ import contextlib
 import importlib
 import os
 import sys
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -233,13 +232,13 @@ class Configured(click.Command):
         self,
         *args: Any,
         config: Callable[[], type],
-        usual: Mapping[str, Any] = types.MappingProxyType({}),
+        usual: Mapping[str, Any] | None = None,
         groups: Callable[[], Mapping[str, Sequence[str]]] = dict,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self._config = config
-        self._usual = usual
+        self._usual = usual or {}
         self._groups = groups
         self._fields: list[click.Option] | None = None
 
