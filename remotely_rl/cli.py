@@ -4,6 +4,8 @@
     remotely-rl evaluate RUN --episodes 30
     remotely-rl play RUN --video out.mp4
     remotely-rl plot RUN... --out curve.png
+    remotely-rl dashboard
+    remotely-rl report RUN... --out report.html
     remotely-rl simulate fasgd:rate=0.001 sasgd:rate=0.04 --clients 128
 
 Every field of an algorithm's Config is an option of `train`, with the field's prose as its
@@ -14,7 +16,6 @@ import contextlib
 import importlib
 import os
 import sys
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any
 import click
 
 import remotely
+from remotely.dashboard.options import check_is_installed, listening_options
 from remotely_rl import algorithms, other_names, settings
 from remotely_rl.errors import TrainingError, check_is_of_extra
 from remotely_rl.user_code import is_in_file, named_in
@@ -153,7 +155,7 @@ def _seeds_of(
         raise TrainingError("--seeds resumes what is in its --run DIR: leave out --resume")
     if "seed" in given:
         raise TrainingError("--seeds gives each run its seed: leave out --seed")
-    from remotely_rl import seeds  # noqa: PLC0415 - as in train_one
+    from remotely_rl.runs import seeds  # noqa: PLC0415 - as in train_one
 
     return seeds.numbers(text)
 
@@ -162,7 +164,7 @@ def _train_seeds(
     train_by: "training.Train[Any]", config: "Common", seeds: Sequence[int], at_once: int | None,
     run: str | None, address: str | None,
 ) -> None:  # fmt: skip
-    from remotely_rl.seeds import train as train_each  # noqa: PLC0415 - as in train_one
+    from remotely_rl.runs.seeds import train as train_each  # noqa: PLC0415 - as in train_one
 
     outcomes = train_each(
         train_by, config, seeds, _words("seeds", "at_once", "run"),
@@ -230,13 +232,13 @@ class Configured(click.Command):
         self,
         *args: Any,
         config: Callable[[], type],
-        usual: Mapping[str, Any] = types.MappingProxyType({}),
+        usual: Mapping[str, Any] | None = None,
         groups: Callable[[], Mapping[str, Sequence[str]]] = dict,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self._config = config
-        self._usual = usual
+        self._usual = usual or {}
         self._groups = groups
         self._fields: list[click.Option] | None = None
 
@@ -335,8 +337,6 @@ def given_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises TrainingError for an --env-arg that is none.
     """
-    from remotely_rl.environments import additions  # noqa: PLC0415 - as in train_one
-
     given = {k: v for k, v in params.items() if v is not None and (k not in REPEATED or v)}
     if words := given.get("env_kwargs"):
         given["env_kwargs"] = arguments = {}
@@ -344,7 +344,7 @@ def given_of(params: Mapping[str, Any]) -> dict[str, Any]:
             name, equals, text = word.partition("=")
             if not equals or not name.isidentifier():
                 raise TrainingError(f"--env-arg needs NAME=VALUE, not {word!r}")
-            arguments[name] = additions.literal(text)
+            arguments[name] = settings.literal(text)
     return given
 
 
@@ -511,6 +511,45 @@ def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
         empty = curve.compare(runs, out, over)
     for run in empty:
         click.echo(f"left out, because no episode has ended there: {run}", err=True)
+    click.echo(out)
+
+
+@main.command()
+@click.argument("runs", default="runs", metavar="[RUNS]")
+@click.option("--address", metavar="HOST:PORT", help="A cluster to show beside the runs.")
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    help="Its viewer.key; by default beside the key of REMOTELY_KEY, or in ~/.remotely/keys.",
+)
+@listening_options
+def dashboard(runs: str, address: str | None, key: Path | None, **where: Any) -> None:
+    """Show the RUNS folder in the browser: curves that grow, and runs compared.
+
+    It prints a link that works once, and changes nothing.  With --address it also shows a cluster,
+    as `remotely dashboard` does.
+    """
+    with told():
+        check_is_installed()
+        from remotely_rl.dashboard import command  # noqa: PLC0415 - `--help` needs no server
+
+        command.run(Path(runs), address, key, where)
+
+
+@main.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--out", metavar="FILE.html", default="report.html", show_default=True, help="What to write."
+)
+def report(runs: tuple[str, ...], out: str) -> None:
+    """Write one page about one RUN or more, which can be sent: curves, figures, settings.
+
+    The page is one file, without scripts, and fetches nothing.
+    """
+    from remotely_rl.dashboard import report as reports  # noqa: PLC0415 - as in train_one
+
+    with told():
+        reports.write([Path(run) for run in runs], Path(out))
     click.echo(out)
 
 

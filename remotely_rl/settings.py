@@ -6,6 +6,7 @@ A dataclass with such fields calls `check` when it is made, so that every instan
 prose is the help of the command line.
 """
 
+import ast
 import dataclasses
 import math
 import numbers
@@ -135,3 +136,21 @@ def option(name: str, value: Any = None) -> str:
     if value is None:
         return f"--{name}"
     return f"--{name} {value:g}" if isinstance(value, float) else f"--{name} {value}"
+
+
+def literal(text: str) -> Any:
+    """The Python literal that a text of the command line is, or the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+
+
+def text_of(value: Any) -> str | None:
+    """The text whose `literal` is this value; None if there is none."""
+    said = repr(value)
+    for text in (value, said) if isinstance(value, str) else (said,):
+        found = literal(text)
+        if type(found) is type(value) and repr(found) == said:
+            return text
+    return None

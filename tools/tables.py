@@ -99,6 +99,8 @@ def messages() -> str:
     unions = {
         "client to master": control.ToMaster["client"],
         "master to client": control.FromMaster["client"],
+        "viewer to master": control.ToMaster["viewer"],
+        "master to viewer": control.FromMaster["viewer"],
         "worker to master": control.ToMaster["worker"],
         "master to worker": control.FromMaster["worker"],
         "worker to zygote": control.ToZygote,

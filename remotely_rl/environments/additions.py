@@ -23,6 +23,7 @@ from typing import Any
 import gymnasium
 
 from remotely.arguments import signature_of
+from remotely_rl import settings
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.user_code import is_in_file, named_in
 
@@ -33,24 +34,6 @@ WORD = re.compile(r"(?P<where>[^()]+):(?P<name>[\w.]+)(\((?P<arguments>.*)\))?",
 
 
 # --- arguments ------------------------------------------------------------------------------------
-
-
-def literal(text: str) -> Any:
-    """The Python literal that a text is, or the text itself."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
-
-
-def text_of(value: Any) -> str | None:
-    """The text whose `literal` is this value; None if there is none."""
-    said = repr(value)
-    for text in (value, said) if isinstance(value, str) else (said,):
-        found = literal(text)
-        if type(found) is type(value) and repr(found) == said:
-            return text
-    return None
 
 
 def checked_arguments(given: Any) -> dict[str, Any]:
@@ -181,7 +164,7 @@ def word_of(wrapper: Any) -> str | None:
     """The text that names a wrapper in any process of this machine; None if there is none."""
     if isinstance(wrapper, functools.partial):
         func, texts = word_of(wrapper.func), [
-            (name, repr(value), text_of(value)) for name, value in wrapper.keywords.items()
+            (name, repr(value), settings.text_of(value)) for name, value in wrapper.keywords.items()
         ]  # fmt: skip
         if func is None or ")" in func or wrapper.args or None in (text for *_, text in texts):
             return None

@@ -23,15 +23,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
-
-from remotely_rl import durable
-from remotely_rl.environments import additions, name_of
+from remotely_rl import durable, settings
 from remotely_rl.errors import TrainingError
-from remotely_rl.supervision import logbook
+
+if TYPE_CHECKING:  # the dashboard reads the folders of runs, and needs no torch
+    from torch import Tensor, nn
 
 # Increased whenever the content of a checkpoint changes, or what its numbers mean to a network.
 FORMAT = 3
@@ -45,9 +43,14 @@ class RunFolder:
         self.config = path / "config.json"
         self.checkpoint = path / "checkpoint.pt"
         self.best = path / "best.pt"
-        self.crashes = path / logbook.NAME
         self.curve = path / "curve.png"
         self.metrics = path / "metrics.csv"
+
+    @property
+    def crashes(self) -> Path:
+        from remotely_rl.supervision import logbook  # noqa: PLC0415 - imports torch
+
+        return self.path / logbook.NAME
 
 
 def create(path: Path | None, algorithm: str, config: Any, source: str | None = None) -> RunFolder:
@@ -93,8 +96,10 @@ def write(folder: RunFolder, algorithm: str, config: Any, source: str | None = N
 
 def fields_of(config: Any) -> dict[str, Any]:
     """The fields of a config as config.json has them."""
+    from remotely_rl.environments import additions, name_of  # noqa: PLC0415 - imports torch
+
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    texts = {name: additions.text_of(value) for name, value in config.env_kwargs.items()}
+    texts = {name: settings.text_of(value) for name, value in config.env_kwargs.items()}
     arguments = {
         name: _json_of(config.env_kwargs[name], text)
         for name, text in texts.items()
@@ -110,7 +115,9 @@ AGAIN = {"env_kwargs": "--env-arg NAME=VALUE", "wrappers": "--wrapper FILE.py:NA
 
 def not_kept(config: Any) -> dict[str, str]:
     """What config.json cannot say, by the field that it is of."""
-    arguments = [f"{k}={v!r}" for k, v in config.env_kwargs.items() if additions.text_of(v) is None]
+    from remotely_rl.environments import additions  # noqa: PLC0415 - imports torch
+
+    arguments = [f"{k}={v!r}" for k, v in config.env_kwargs.items() if settings.text_of(v) is None]
     wrappers = [additions.called(one) for one in config.wrappers if additions.word_of(one) is None]
     lost = {"env_kwargs": ", ".join(arguments), "wrappers": ", ".join(wrappers)}
     return {name: what for name, what in lost.items() if what}
@@ -151,22 +158,31 @@ def read(run: str | Path) -> RunConfig:
     if not folder.path.is_dir():
         raise TrainingError(f"there is no run folder {run}")
     try:
-        content = json.loads(folder.config.read_text(encoding="utf-8"))
+        content = folder.config.read_bytes()
     except FileNotFoundError:
         raise TrainingError(f"{run} is not a run folder: it has no config.json") from None
-    except (ValueError, OSError) as error:
+    except OSError as error:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
-    match content:
+    return parsed(content, folder.config)
+
+
+def parsed(content: bytes, path: Path) -> RunConfig:
+    """What the content of the config.json at `path` says.  Raises TrainingError as `read` does."""
+    try:
+        said = json.loads(content)
+    except ValueError as error:
+        raise TrainingError(f"{path} cannot be read: {error}") from error
+    match said:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            source = content.get("source")
+            source = said.get("source")
             return RunConfig(
                 algorithm,
                 env,
-                in_use(content["config"]),
+                in_use(said["config"]),
                 None if source is None else str(source),
-                content.get("not_kept", {}),
+                said.get("not_kept", {}),
             )
-    raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
+    raise TrainingError(f"{path} does not name the algorithm and the environment of a run")
 
 
 def in_use(config: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +190,7 @@ def in_use(config: dict[str, Any]) -> dict[str, Any]:
     arguments as they are."""
     for name, value in (config.get("env_kwargs") or {}).items():
         if isinstance(value, str):
-            config["env_kwargs"][name] = additions.literal(value)
+            config["env_kwargs"][name] = settings.literal(value)
     if "hidden_units" in config:  # of each of two layers
         config["hidden"] = "{0},{0}".format(config.pop("hidden_units"))
     return config
@@ -193,6 +209,8 @@ def reopen(path: Path, algorithm: str) -> tuple[RunFolder, RunConfig]:
 
 def default_name(algorithm: str, env: Any) -> str:
     """The name of a run's folder in runs/."""
+    from remotely_rl.environments import name_of  # noqa: PLC0415 - imports torch
+
     game = re.sub(r"[^\w.-]+", "-", name_of(env).removeprefix("ALE/")).strip("-")
     return f"{algorithm}-{game[:100]}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
@@ -218,6 +236,8 @@ def make_new(path: Path) -> Path:
 
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """Writes `content` at `path`: after any crash, the old checkpoint or the new one is there."""
+    import torch  # noqa: PLC0415 - see above
+
     # Into memory first: torch would hide the OSError of a full disk in an error of its own.
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **content}, buffer)
@@ -226,6 +246,8 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Reads a checkpoint.  Raises TrainingError if the file is missing or is something else."""
+    import torch  # noqa: PLC0415 - see above
+
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -258,7 +280,7 @@ def best_of(path: Path) -> tuple[float, float]:
         return -math.inf, -math.inf
 
 
-def check_fits(path: Path, state: dict[str, Tensor], model: nn.Module) -> None:
+def check_fits(path: Path, state: "dict[str, Tensor]", model: "nn.Module") -> None:
     """Raises TrainingError, naming the first difference, if `state` is of another model."""
     own = model.state_dict()
     for name in [*own, *state]:

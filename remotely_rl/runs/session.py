@@ -283,7 +283,8 @@ class Session(Generic[C]):
     def __enter__(self) -> "Session[C]":
         if self._follows is None:  # else it is the process of an actor
             self._process.listen()
-        for text in (f"{self._title}: {self.folder.path}", *self.opening):
+        watch = f"to watch it in the browser: remotely-rl dashboard {self.folder.path.parent}"
+        for text in (f"{self._title}: {self.folder.path}", watch, *self.opening):
             self.say(text)
         try:
             self._hooks.start()

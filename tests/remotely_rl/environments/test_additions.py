@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import TimeAwareObservation, TimeLimit
 
-from remotely_rl import TrainingError, environments, ppo
+from remotely_rl import TrainingError, environments, ppo, settings
 from remotely_rl.environments import additions
 from remotely_rl.runs import run_folder, training
 from tests.remotely_rl import toys, wrapping_toys
@@ -113,9 +113,9 @@ def test_environments_that_step_as_one_are_not_wrapped_and_say_where_to(env: Any
      (np.zeros(2), None), (Half, None)],
 )  # fmt: skip
 def test_an_argument_is_kept_as_the_text_that_the_command_line_takes(value: Any, text: Any) -> None:
-    assert additions.text_of(value) == text
+    assert settings.text_of(value) == text
     if text is not None:
-        assert repr(additions.literal(text)) == repr(value)
+        assert repr(settings.literal(text)) == repr(value)
 
 
 @pytest.mark.parametrize(
