@@ -27,6 +27,7 @@ Where to look:
     nested observations       encoders.py       float32 or bfloat16        precision.py
     values of actions, and    q_network.py      masks of actions           masked.py
       weights that explore                      tensors as arrays, memory  state.py
+    a model for each agent    per_agent.py
 """
 
 from remotely_rl.networks.architecture import Architecture, hidden_of
@@ -45,6 +46,7 @@ from remotely_rl.networks.normalizer import (
     statistics_of,
     update_normalizers,
 )
+from remotely_rl.networks.per_agent import PerAgent, for_each_agent
 from remotely_rl.networks.q_network import QNetwork, build_q_network, make_noisy, resample
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
 from remotely_rl.networks.soft_actor_critic import Critics, SoftActorCritic, SoftPolicy, frozen
@@ -70,6 +72,7 @@ __all__ = [
     "ModelSource",
     "NatureCNN",
     "Normalizer",
+    "PerAgent",
     "QNetwork",
     "Recurrent",
     "RecurrentMLP",
@@ -86,6 +89,7 @@ __all__ = [
     "copy_to_cpu",
     "default_network",
     "encoder_of",
+    "for_each_agent",
     "frozen",
     "has_normalizer",
     "hidden_of",

@@ -68,7 +68,7 @@ from remotely_rl.learning.all_reduce import AllReduce
 from remotely_rl.learning.learner import Learner, LearningRate, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import Threads, waited_s
-from remotely_rl.runs import evaluating, run_folder
+from remotely_rl.runs import evaluating, notebook, progress, run_folder
 from remotely_rl.runs.evaluating import Evaluations
 from remotely_rl.runs.hooks import COEFFICIENTS, Hook, Hooks
 from remotely_rl.runs.metrics import Tally
@@ -163,6 +163,18 @@ class Result(NamedTuple):
             best_return=counters.best_return,
             new_steps=new_steps,
         )
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: with the curve."""
+        facts = {
+            "run": self.run,
+            "ended": self.ended,
+            "time": progress.clock(self.seconds),
+            "steps": f"{self.env_steps:,}",
+            "episodes": f"{self.episodes:,}",
+            "mean return of the last 100": progress.number(self.return_mean),
+        }
+        return notebook.as_html(facts, RunFolder(self.run).curve)
 
 
 def seed_from(*words: int) -> int:
@@ -271,7 +283,8 @@ class Session(Generic[C]):
     def __enter__(self) -> "Session[C]":
         if self._follows is None:  # else it is the process of an actor
             self._process.listen()
-        for text in (f"{self._title}: {self.folder.path}", *self.opening):
+        watch = f"to watch it in the browser: remotely-rl dashboard {self.folder.path.parent}"
+        for text in (f"{self._title}: {self.folder.path}", watch, *self.opening):
             self.say(text)
         try:
             self._hooks.start()
@@ -335,6 +348,11 @@ class Session(Generic[C]):
         """The seed of the n-th actor.  No two share one: not a replacement's, nor those after a
         resume."""
         return seed_from(self._config.seed, self.times_resumed, number)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model in training, with what it has learnt so far, whatever the algorithm."""
+        return (self._saveable or self.learner).model
 
     # --- sampling ---------------------------------------------------------------------------------
 
@@ -447,10 +465,10 @@ class Session(Generic[C]):
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
         """Waits for `count` trajectories, for a moment at most; returns them side by side, or None.
 
-        Those that came are kept for the next call.  A trajectory is of `envs_per_actor`
-        environments: a rollout that was sampled centrally is one for each actor.
+        Those that came are kept for the next call.  A trajectory is of the environments of
+        an actor: a rollout that was sampled centrally is one for each actor.
         """
-        width = count * self._config.envs_per_actor
+        width = count * self._config.rows_per_actor
         if sum(one.width for one in self._gathered) < width:
             with self.spending("waiting"):
                 rollout = actors.take(timeout_s=POLL_S)
