@@ -142,16 +142,18 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Imports a name on first use: nearly all import torch, which takes two seconds."""
-    home = "algorithms" if name in ALGORITHMS else _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = importlib.import_module(f"{__name__}.{home}")
-        if hasattr(module, name):
-            return getattr(module, name)
-        return importlib.import_module(f"{module.__name__}.{name}")
-    except ModuleNotFoundError as error:
-        check_is_of_extra(error)
-        raise
+if not TYPE_CHECKING:  # checkers would take any name to exist
+
+    def __getattr__(name: str) -> Any:
+        """Imports a name on first use: nearly all import torch, which takes two seconds."""
+        home = "algorithms" if name in ALGORITHMS else _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            module = importlib.import_module(f"{__name__}.{home}")
+            if hasattr(module, name):
+                return getattr(module, name)
+            return importlib.import_module(f"{module.__name__}.{name}")
+        except ModuleNotFoundError as error:
+            check_is_of_extra(error)
+            raise

@@ -188,6 +188,7 @@ class Tally:
             "rollout/return_interval": _mean([episode.score for episode in self._new]),
             "rollout/episode_length_mean": _mean([episode.length for episode in self.recent]),
         }
+
         row |= {f"episode/{name}": mean for name, mean in episodes.means(self.recent).items()}
         for phase in ("environment", "inference", "learning", "waiting", "idle"):
             row[f"time/{phase}_s"] = self._sums.get(phase, 0.0)

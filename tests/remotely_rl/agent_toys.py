@@ -85,8 +85,9 @@ class Roles(Party):
         super().__init__("abc ABC")
 
     def step(self, actions: dict[str, int]) -> tuple[Rows, Rows, Rows, Rows, Rows]:
-        obs, _, *rest = super().step(actions)
-        return obs, {a: float(self.possible_agents.index(a) == actions[a]) for a in actions}, *rest
+        obs, _, terminated, truncated, infos = super().step(actions)
+        reward = {a: float(self.possible_agents.index(a) == actions[a]) for a in actions}
+        return obs, reward, terminated, truncated, infos
 
     def observe(self, agent: str) -> Any:
         return np.zeros(2, np.float32)

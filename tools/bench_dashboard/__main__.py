@@ -24,6 +24,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,10 @@ class Served:
     def cpu_s(self) -> float:
         times = psutil.Process(self.process.pid).cpu_times()
         return float(times.user + times.system)
+
+
+def _note_url(urls: list[str], request: Any) -> None:
+    urls.append(request.url)
 
 
 def _link(line: str) -> str:
@@ -149,7 +154,7 @@ def painted(dashboard: Served) -> tuple[float, int, int]:
             session.on(
                 "Network.loadingFinished", lambda e, s=sizes: s.append(e["encodedDataLength"])
             )
-            page.on("request", lambda request, u=urls: u.append(request.url))
+            page.on("request", partial(_note_url, urls))
             page.goto(f"{dashboard.base}/#/actors")
             page.wait_for_selector("tbody tr:nth-child(200)")
             paints.append(float(page.evaluate(PAINT)))

@@ -35,7 +35,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     begun: list[subprocess.Popen[str]] = []
 
     def start(home: Path, *words: str) -> "subprocess.Popen[str]":
-        command = [SCRIPTS / "remotely", "dashboard", *words, "--listen", "127.0.0.1:0"]
+        command = [str(SCRIPTS / "remotely"), "dashboard", *words, "--listen", "127.0.0.1:0"]
         environment = {**os.environ, "REMOTELY_HOME": str(home)}
         environment.pop("REMOTELY_KEY", None)
         pipe = subprocess.PIPE

@@ -9,6 +9,7 @@ import torch
 from remotely_rl import networks
 from remotely_rl.environments.observations import Leaf
 from remotely_rl.networks import PerAgent, build
+from remotely_rl.networks.architecture import Architecture
 
 VECTOR = Leaf((2,), np.dtype(np.float32))
 SPEC = {"observation": VECTOR, "agent_index": Leaf((), np.dtype(np.int64), (3,), (0,))}
@@ -17,7 +18,7 @@ ROWS = torch.tensor([2, 0, 1, 0])
 
 def built(units: int = 0, spec: Any = SPEC) -> Any:
     torch.manual_seed(1)
-    return build(None, spec, 4, units)
+    return build(None, spec, 4, Architecture(lstm=units))
 
 
 def observed(*shape: int) -> torch.Tensor:
