@@ -491,11 +491,13 @@ def dashboard(runs: str, address: str | None, key: Path | None, **where: Any) ->
     It prints a link that works once, and changes nothing.  With --address it also shows a cluster,
     as `remotely dashboard` does.
     """
-    with told():
+    try:
         check_is_installed()
         from remotely_rl.dashboard import command  # noqa: PLC0415 - `--help` needs no server
 
         command.run(Path(runs), address, key, where)
+    except (TrainingError, remotely.RemotelyError, ValueError) as error:
+        raise Refused(str(error)) from None
 
 
 @main.command()
