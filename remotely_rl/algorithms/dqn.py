@@ -353,36 +353,20 @@ class QActor(Actor):
 def loop(session: Session[Config]) -> None:
     """The same seed gives the same run, bit by bit, on one machine, unless actors and learner
     `overlap`."""
-    learner, config = session.learner, session.learner.config
+    learner = session.learner
     assert isinstance(learner, QLearner)
     replay = session.replay = replaying.RunReplay(session)
-    session.tally.gauges.append(lambda: config.gauge(session.env_steps))
-    actors = sampling.rounds(session, QActor)
-    while not session.over():
-        if actors.idle:
-            actors.begin(learner.parameters(session.env_steps))
-        rollouts = session.take(actors)
-        if not rollouts:
-            continue
-        with session.spending("learning"):
-            replay.append(rollouts)
-            replaying.count_in(learner, rollouts)
+    session.tally.gauges.append(lambda: learner.config.gauge(session.env_steps))
+    for rollouts in replay.rounds(sampling.rounds(session, QActor)):
+        config = learner.config  # a hook may have changed it
         session.warn("value_bound", config.warning_of(replaying.rewards(rollouts)))
-        staleness = [learner.version - int(r.trajectory.version[0]) for r in rollouts]
-        while replay.owes_update:
-            if config.overlap and actors.idle and replay.allows_round and not session.over():
-                actors.begin(learner.parameters(session.env_steps))
-            with session.spending("learning"):
-                progress, updates = session.progress, learner.version
-                draw = replay.draw(
-                    progress, n_step=config.n_step_at(updates), gamma=config.gamma_at(updates)
-                )
-                steps = replaying.to_device(learner, draw)
-                metrics, priority = update(learner, steps, session.env_steps, progress)
-                replay.update(draw, priority)
-            session.count_update(metrics, staleness)
-            staleness = []
-        session.tick()
+        for progress in replay.updates():
+            updates = learner.version
+            draw = replay.draw(
+                progress, n_step=config.n_step_at(updates), gamma=config.gamma_at(updates)
+            )
+            steps = replaying.to_device(learner, draw)
+            replay.learnt(draw, update(learner, steps, session.env_steps, progress))
 
 
 train = Train("dqn", Config, loop, learner=QLearner)

@@ -261,32 +261,14 @@ def uniform(into: Tensor, generator: torch.Generator) -> Tensor:
 def loop(session: Session[Config]) -> None:
     """The same seed gives the same run, bit by bit, on one machine, unless actors and learner
     `overlap`."""
-    learner, config = session.learner, session.learner.config
+    learner = session.learner
     assert isinstance(learner, SoftLearner)
     replay = session.replay = replaying.RunReplay(session)
-    actors = sampling.rounds(session, SoftActor)
-    while not session.over():
-        if actors.idle:
-            actors.begin(learner.parameters(session.env_steps))
-        rollouts = session.take(actors)
-        if not rollouts:
-            continue
-        with session.spending("learning"):
-            replay.append(rollouts)
-            replaying.count_in(learner, rollouts)
-        staleness = [learner.version - int(r.trajectory.version[0]) for r in rollouts]
-        while replay.owes_update:
-            if config.overlap and actors.idle and replay.allows_round and not session.over():
-                actors.begin(learner.parameters(session.env_steps))
-            with session.spending("learning"):
-                progress = session.progress
-                draw = replay.draw(progress)
-                steps = replaying.to_device(learner, draw)
-                metrics, priority = update(learner, steps, progress)
-                replay.update(draw, priority)
-            session.count_update(metrics, staleness)
-            staleness = []
-        session.tick()
+    for _ in replay.rounds(sampling.rounds(session, SoftActor)):
+        for progress in replay.updates():
+            draw = replay.draw(progress)
+            steps = replaying.to_device(learner, draw)
+            replay.learnt(draw, update(learner, steps, progress))
 
 
 train = Train("sac", Config, loop, learner=SoftLearner)
