@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.impala as impala
     import remotely_rl.algorithms.n_step_q as n_step_q
     import remotely_rl.algorithms.ppo as ppo
+    import remotely_rl.algorithms.qr_dqn as qr_dqn
     import remotely_rl.algorithms.rainbow as rainbow
     import remotely_rl.algorithms.sac as sac
+    import remotely_rl.algorithms.td3 as td3
     from remotely_rl.acting.dial_in import dial_in
     from remotely_rl.agents.agent import Agent, load
     from remotely_rl.environments import check
@@ -68,8 +70,10 @@ __all__ = [
     "load",
     "n_step_q",
     "ppo",
+    "qr_dqn",
     "rainbow",
     "sac",
+    "td3",
 ]
 
 _HOMES = {

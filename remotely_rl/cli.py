@@ -121,10 +121,8 @@ def _train_command(name: str) -> click.Command:
     return train_one
 
 
-MODEL = {
-    "all": "A model of your own.  [one that fits]",
-    "sac": "A model of your own as the policy; its value is not used.  [one that fits]",
-}
+AS_POLICY = "A model of your own as the policy; its value is not used.  [one that fits]"
+MODEL = {"all": "A model of your own.  [one that fits]", "sac": AS_POLICY, "td3": AS_POLICY}
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
     " Ctrl-C.  Defaults, in brackets, learn the --env that they name on two cores."

@@ -41,9 +41,15 @@ from remotely_rl.networks.normalizer import (
     statistics_of,
     update_normalizers,
 )
+from remotely_rl.networks.policy_and_critics import (
+    Critics,
+    PolicyAndCritics,
+    PolicyNetwork,
+    SoftActorCritic,
+    frozen,
+)
 from remotely_rl.networks.q_network import QNetwork, build_q_network, make_noisy, resample
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
-from remotely_rl.networks.soft_actor_critic import Critics, SoftActorCritic, SoftPolicy, frozen
 from remotely_rl.networks.state import (
     State,
     copy_to_cpu,
@@ -63,13 +69,14 @@ __all__ = [
     "ModelSource",
     "NatureCNN",
     "Normalizer",
+    "PolicyAndCritics",
+    "PolicyNetwork",
     "QNetwork",
     "Recurrent",
     "RecurrentMLP",
     "ResNet",
     "SmallCNN",
     "SoftActorCritic",
-    "SoftPolicy",
     "State",
     "TinyCNN",
     "build",

@@ -35,9 +35,9 @@ from remotely_rl.runs.session import Session
 from remotely_rl.trees import Tree
 
 if TYPE_CHECKING:
-    from remotely_rl.algorithms import dqn, sac
+    from remotely_rl.algorithms import dqn, sac, td3
 
-    ReplayConfig = dqn.Config | sac.Config
+    ReplayConfig = dqn.Config | sac.Config | td3.Config
 
 FOLDER = "replay"  # in the run folder
 

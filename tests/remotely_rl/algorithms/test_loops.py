@@ -23,8 +23,9 @@ HAS = {
     **{key: {*OF_ROUNDS, "clip_fraction"} for key in ("ppo", "impala", "appo", "ga3c")},
     "a3c": OF_POLICY,
     "sac": {*OF_POLICY, "td_error", "temperature"},
+    "td3": {"policy_loss", "value_loss", "q_mean", "td_error"},
     "n_step_q": {"value_loss", "epsilon"},
-    **dict.fromkeys(("dqn", "c51"), OF_VALUES),
+    **dict.fromkeys(("dqn", "c51", "qr_dqn"), OF_VALUES),
     "rainbow": {*OF_VALUES - {"epsilon"}, "beta"},
 }
 OF_ALL = {"learning_rate", "grad_norm", "staleness_min", "staleness_mean", "staleness_max"}
@@ -48,7 +49,7 @@ def test_a_run_goes_through_its_schedule_also_when_resumed_and_tells_what_its_al
     monkeypatch.setattr(owner, method, spy)
     algorithm = algorithms.named(name)
     given: dict[str, Any] = {
-        "env": toys.Aim if name == "sac" else toys.Guess, "actors": 1, "envs_per_actor": 4,
+        "env": toys.Aim if name in ("sac", "td3") else toys.Guess, "actors": 1, "envs_per_actor": 4,
         "rollout_steps": 8, "random_start": 0, "log_interval_s": 1e6, "checkpoint_interval_s": 1e6,
     }  # fmt: skip
     if hasattr(algorithm.Config, "replay_rows"):
