@@ -5,6 +5,7 @@ for the distribution that has each of them with probability 1 / Q.
 """
 
 import itertools
+import math
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ def midpoints(count: int) -> Tensor:
 
 
 def quantile_huber(quantiles: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
-    """The loss [N] of quantiles [N, Q] whose targets are numbers [N, M] of equal probability.
+    """The loss [...] of quantiles [..., Q] whose targets are numbers [..., M], all as probable.
 
     Of the error u = target - quantile it is |tau - 1{u < 0}| times its Huber loss (equation 10),
     summed over the quantiles and averaged over the targets (algorithm 1).
@@ -34,10 +35,10 @@ def quantile_huber(quantiles: Tensor, target: Tensor, kappa: float = 1.0) -> Ten
     """
     q, ordered = quantiles.double(), target.double().sort(-1).values
     powers = torch.stack([torch.ones_like(ordered), ordered, ordered.square()])
-    sums = F.pad(powers.cumsum(-1), (1, 0))  # [3, N, M + 1], of the first 0, 1, ... targets
-    edges = [torch.searchsorted(ordered, q.detach() + step) for step in (-kappa, 0.0, kappa)]
-    none, every = torch.zeros_like(edges[0]), torch.full_like(edges[0], ordered.shape[-1])
-    until = [sums.gather(-1, edge.expand(3, *edge.shape)) for edge in (none, *edges, every)]
+    sums = F.pad(powers.cumsum(-1), (1, 0))  # [3, ..., M + 1], of the first 0, 1, ... targets
+    steps = (-math.inf, -kappa, 0.0, kappa, math.inf)
+    edges = [torch.searchsorted(ordered, q.detach() + step) for step in steps]
+    until = [sums.gather(-1, edge.expand(3, *edge.shape)) for edge in edges]
     far_below, below, above, far_above = (end - start for start, end in itertools.pairwise(until))
 
     def squares(part: Tensor) -> Any:
@@ -56,7 +57,7 @@ def quantile_huber(quantiles: Tensor, target: Tensor, kappa: float = 1.0) -> Ten
 
 
 def wasserstein(quantiles: Tensor, other: Tensor) -> Tensor:
-    """The 1-Wasserstein distance [N] of two distributions, by as many quantiles [N, Q] of each.
+    """The 1-Wasserstein distance [...] of two distributions, by as many quantiles [..., Q] of each.
 
     It is the mean distance of their sorted quantiles, in units of returns.
     """

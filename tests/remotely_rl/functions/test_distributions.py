@@ -18,6 +18,7 @@ from remotely_rl.functions.distributions import (
     squashed_log_prob,
     squashed_mode,
     squashed_sample,
+    standard_normal,
 )
 
 # Mean 0 and deviation 1: a network's log standard deviation of 0 means -1.
@@ -112,6 +113,14 @@ def test_noise_on_actions_is_clipped_and_so_are_they() -> None:
     assert share == pytest.approx(math.erfc(1.5 / math.sqrt(2)), abs=0.02)
     assert (moved[:, 1].min().item(), moved[:, 1].max().item()) == pytest.approx((0.6, 1.0))
     assert (moved[:, 2].min().item(), moved[:, 2].max().item()) == pytest.approx((-1.0, -0.6))
+
+
+def test_noise_is_drawn_by_the_generator_in_the_dtype_of_the_actions() -> None:
+    action = numbers(4, 2) / 10
+    noise = standard_normal(action, torch.Generator().manual_seed(3))
+    assert torch.equal(noise, numbers(4, 2, seed=3))
+    moved = perturbed(action, 0.2, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(moved, (action + 0.2 * noise).clamp(-1, 1))
 
 
 def test_noise_without_a_clip_has_the_deviation_that_is_asked_for() -> None:

@@ -63,6 +63,19 @@ def test_losses_are_those_of_all_pairs(kappa: float) -> None:
         assert found.tolist() == pytest.approx([slow_loss(*row, kappa) for row in pairs])
 
 
+def test_there_may_be_several_rows_of_rows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 3, 5, generator=generator)
+    target, other = torch.randn(2, 3, 4, generator=generator), q.flip(0)
+    found = quantiles.quantile_huber(q, target), quantiles.wasserstein(q, other)
+    flat = (
+        quantiles.quantile_huber(q.flatten(0, 1), target.flatten(0, 1)),
+        quantiles.wasserstein(q.flatten(0, 1), other.flatten(0, 1)),
+    )
+    for one, alone in zip(found, flat, strict=True):
+        torch.testing.assert_close(one, alone.view(2, 3))
+
+
 def test_quantiles_that_are_their_targets_are_at_the_edges_of_the_slices() -> None:
     for q, target in (([0.0, 1.0, 2.0], [0.0, 1.0, 2.0]), ([1.0, 1.0], [0.0, 1.0, 2.0, 2.0])):
         assert loss_of(q, target) == pytest.approx(slow_loss(q, target, 1.0))
