@@ -27,7 +27,7 @@ NEEDS_REPLAY := tools/bench_replay/peers
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install pong test test-slow test-ray test-python check types format chaos soak mutate bench bench-peers bench-network bench-rl bench-rl-peers bench-replay bench-replay-peers clean
+.PHONY: help install pong test test-slow test-ray test-python check types docs release format chaos soak mutate bench bench-peers bench-network bench-rl bench-rl-peers bench-replay bench-replay-peers clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +46,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		echo "'$(PYTHON) -m venv' failed (above). On Debian and Ubuntu it is a package of its own:" >&2; \
 		echo "  sudo apt install python3-venv" >&2; exit 1; }
 	@echo "Installing into $(VENV); the first time this takes some minutes, most of them for torch."
-	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[rl,dev]' -c constraints.txt
+	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[rl,dev,docs]' -c constraints.txt
 	@touch $@
 
 # `exec`: Ctrl-C then reaches the training alone, which saves its checkpoint and
@@ -77,13 +77,21 @@ chaos: install ## kill, stop and cut off everything at random, ten minutes; ARGS
 soak: install ## the same in turn for eight hours; ARGS="--hours 1"
 	@exec $(BIN)/python -m tests.chaos --hours 8 $(ARGS)
 
-check: install ## check format, lint and types
+check: install ## check format, lint, types, and that the documentation builds
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(MAKE) types
+	@$(MAKE) docs
 
 types: install
 	@$(BIN)/mypy $(CODE)
+	@$(BIN)/basedpyright
+
+docs: install ## build the documentation site: build/docs/index.html
+	@$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees docs build/docs
+
+release: install ## build the wheel of the tagged version into dist/; refuses what does not agree
+	@exec $(BIN)/python -m tools.release
 
 format: install ## format, and mend what lint can mend
 	@$(BIN)/ruff format .

@@ -22,7 +22,7 @@ from remotely_rl.runs.replaying import count_in, to_device
 from remotely_rl.runs.training import make_learner
 
 CONFIG = sac.Config(
-    env="Pendulum-v1", hidden_units=64, batch_size=128, replay_ratio=128, learning_rate=1e-3
+    env="Pendulum-v1", hidden="64,64", batch_size=128, replay_ratio=128, learning_rate=1e-3
 )
 MINUTES = 2
 

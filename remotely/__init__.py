@@ -1,21 +1,25 @@
 """Remote objects with one decorator, on a cluster that is started with one command.
 
-import remotely
+    import remotely
 
-@remotely.remote_class
-class Counter:
-    def __init__(self):
-        self.count = 0
+    @remotely.remote_class
+    class Counter:
+        def __init__(self):
+            self.count = 0
 
-    def add(self, n):
-        self.count += n
-        return self.count
+        def add(self, n):
+            self.count += n
+            return self.count
 
-counter = Counter()               # in a process of its own, here or on another machine
-print(counter.add(2))             # runs there, blocks here
-future = counter.add.submit(3)    # does not block
-print(future.result())
+    counter = Counter()               # in a process of its own, here or on another machine
+    print(counter.add(2))             # runs there, blocks here
+    future = counter.add.submit(3)    # does not block
+    print(future.result())
+
+`help(remotely.NAME)` says more of each name.
 """
+
+from typing import Any
 
 from remotely.api.connection import connect, is_connected, shipped, shutdown
 from remotely.api.current_actor import current_actor
@@ -52,11 +56,13 @@ from remotely.errors import (
     WireError,
     WorkerLost,
 )
+from remotely.futures.future import CallFuture as Future
 from remotely.futures.future import as_completed
 from remotely.futures.stream import Stream, merge
 from remotely.guest.serve import serve
 from remotely.objects.batching import batched
-from remotely.objects.marks import idempotent, timeout
+from remotely.objects.marks import idempotent, method, timeout
+from remotely.other_names import no_such_name
 from remotely.pools.executor import Executor, register_joblib
 from remotely.pools.pool import Pool
 from remotely.values.shared_array import SharedArray
@@ -69,6 +75,7 @@ __all__ = [
     "CallTimeout",
     "Deadlock",
     "Executor",
+    "Future",
     "Group",
     "MasterLost",
     "NameTaken",
@@ -101,6 +108,7 @@ __all__ = [
     "kill",
     "local",
     "merge",
+    "method",
     "options",
     "put",
     "ref",
@@ -113,3 +121,8 @@ __all__ = [
     "submit",
     "timeout",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Say what is written here for a name of another library."""
+    raise no_such_name("remotely", f"module.{name}")

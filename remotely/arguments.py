@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
+from remotely.other_names import advice
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -64,7 +66,8 @@ def suggests(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs.keys() - set(known):
-            hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+            known_elsewhere = advice(f"{function.__name__}.{name}")
+            hint = known_elsewhere or did_you_mean(name, known) or f"there are {', '.join(known)}"
             raise TypeError(f"remotely.{function.__name__}() has no parameter {name!r}; {hint}")
         return function(*args, **kwargs)
 

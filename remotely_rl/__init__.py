@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import remotely_rl.learning.threads  # noqa: F401 - before torch, for what it asks of OpenMP
 from remotely_rl.algorithms import ALGORITHMS
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, check_is_of_extra
 
 if TYPE_CHECKING:
     import remotely_rl.algorithms.a2c as a2c
@@ -89,8 +89,12 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Imports an algorithm on first use: each imports torch, which takes two seconds."""
-    if name in ALGORITHMS:
-        return importlib.import_module(f"remotely_rl.algorithms.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        if name in ALGORITHMS:
+            return importlib.import_module(f"remotely_rl.algorithms.{name}")
+        if name in _HOMES:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        check_is_of_extra(error)
+        raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

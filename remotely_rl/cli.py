@@ -26,7 +26,7 @@ import click
 
 import remotely
 from remotely_rl import algorithms, other_names, settings
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, check_is_of_extra
 
 if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
     from remotely_rl import networks
@@ -129,7 +129,7 @@ LIMITS = (
 )
 # In which group the options are that are no fields.
 TRAIN_OPTIONS = {
-    "Learning": ("model",),
+    "Network": ("model",),
     "Run": ("run", "resume", "initial", "hook"),
     "Machine": ("address",),
 }
@@ -288,7 +288,14 @@ class CommandLine(click.Group):
             from remotely_rl.acting import cluster  # noqa: PLC0415 - `--help` needs none
 
             cluster.begin()
-        return super().main(args, *more, **options)
+        try:
+            return super().main(args, *more, **options)
+        except ModuleNotFoundError as error:
+            try:
+                check_is_of_extra(error)
+            except TrainingError as missing:
+                sys.exit(f"Error: {missing}")
+            raise
 
 
 @click.group(

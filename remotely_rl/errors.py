@@ -34,3 +34,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Returns ", did you mean ...?" for the known name most like `name`, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f", did you mean {close[0]!r}?" if close else ""
+
+
+# What the extra `rl` brings, by the names that are imported.
+OF_EXTRA = ("torch", "gymnasium", "ale_py", "tensorboard", "matplotlib", "rich")
+
+
+def check_is_of_extra(error: ModuleNotFoundError) -> None:
+    """Raises TrainingError, which says what to install, if a package of the extra is missing."""
+    package = (error.name or "").partition(".")[0]
+    if package in OF_EXTRA:
+        raise TrainingError(
+            f"remotely_rl needs {package}, which is not installed:"
+            " pip install 'remotely-actors[rl]'"
+        ) from error

@@ -1,4 +1,4 @@
-"""What other libraries call the settings: the table of docs/training.md, and hints made of it.
+"""What other libraries call the settings: the table of docs/coming_from.md, and hints made of it.
 
 A name in backticks before the first comma of a cell stands for the setting of that row, unless the
 cell begins with words.
@@ -50,7 +50,20 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "target_noise_clip": ("`target_noise_clip`", "`noise_clip`", "", ""),
     "target_entropy": ("`target_entropy`", "", "`target_entropy`", ""),
     "initial_temperature": ('`ent_coef="auto_1.0"`', "", "`initial_alpha`", ""),
+    "hidden": (
+        "`net_arch`, of `policy_kwargs`", "", "`fcnet_hiddens`, of the model",
+        "`encoder_mlp_layers`",
+    ),
+    "activation": (
+        "`activation_fn`, of `policy_kwargs`", "", "`fcnet_activation`, of the model",
+        "`nonlinearity`",
+    ),
+    "network": ("", "", "", "`encoder_conv_architecture`"),
     "lstm": ("", "", "`lstm_cell_size`", "`rnn_size`"),
+    "normalize_observations": ("`VecNormalize`, around `env`", "", "", "`normalize_input`"),
+    "log_std_start": (
+        "`log_std_init`, of `policy_kwargs`", "", "", "the log of `initial_stddev`",
+    ),
     "replay_rows": ("`buffer_size`", "`buffer_size`", "`capacity`, of the buffer's config", ""),
     "learn_from": (
         "`learning_starts`", "`learning_starts`", "`num_steps_sampled_before_learning_starts`", "",
@@ -77,16 +90,22 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "value_bound": ("", "`v_max`", "`v_max`", ""),
 }  # fmt: skip
 
+# What settings were called in earlier versions.
+EARLIER = {"hidden_units": "hidden"}
+
 
 def here(name: str, known: Iterable[str]) -> list[str]:
-    """The settings, of those known, for which others have this name."""
+    """The settings, of those known, for which others, or earlier versions, have this name."""
     return [
         field
         for field, cells in TABLE.items()
         if field in known
-        and any(
-            name in re.findall(r"`(\w+)(?=[`=])", cell.split(",")[0])
-            for cell in cells
-            if cell.startswith("`")
+        and (
+            EARLIER.get(name) == field
+            or any(
+                name in re.findall(r"`(\w+)(?=[`=])", cell.split(",")[0])
+                for cell in cells
+                if cell.startswith("`")
+            )
         )
     ]

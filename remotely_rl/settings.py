@@ -130,4 +130,6 @@ def option(name: str, value: Any = None) -> str:
     name = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no-{name}"
-    return f"--{name}" if value is None else f"--{name} {value:g}"
+    if value is None:
+        return f"--{name}"
+    return f"--{name} {value if isinstance(value, str) else format(value, 'g')}"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import remotely
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("remotely", "remotely_rl")
 DECISIONS = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))
@@ -48,11 +50,11 @@ def tracked_files() -> list[str]:
 def dependency_lines() -> list[str]:
     """Return the lines of pyproject.toml that name what is needed to run, build or test."""
     lists = re.findall(
-        r"^(?:dependencies|rl|dev) = \[\n(.*?)^\]",
+        r"^(?:dependencies|rl|docs|dev) = \[\n(.*?)^\]",
         text_of("pyproject.toml"),
         re.DOTALL | re.MULTILINE,
     )
-    assert len(lists) == 3
+    assert len(lists) == 4
     return [line.strip() for lines in lists for line in lines.splitlines()]
 
 
@@ -130,10 +132,8 @@ def test_hints_tell_to_install_this_distribution_by_its_name() -> None:
     assert wrong == []
 
 
-def test_the_version_is_written_alike_wherever_it_is_written() -> None:
-    match = re.search(r'^version = "(.+)"$', text_of("pyproject.toml"), re.MULTILINE)
-    assert match is not None
-    assert match[1] in text_of("CHANGELOG.md")
+def test_the_changelog_has_the_version_that_the_package_states() -> None:
+    assert f" {remotely.__version__}" in text_of("CHANGELOG.md")
 
 
 def test_the_licence_is_the_one_that_the_package_names() -> None:

@@ -74,7 +74,7 @@ FROM_REPLAY: dict[str, Any] = {
     "learning_rate_end": 1e-4, "anneal_steps": 60_000, "save_replay": False,
 }  # fmt: skip
 SMALL_NETWORKS: dict[str, Any] = {
-    "actors": 1, "envs_per_actor": 1, "gamma": 0.99, "hidden_units": 64, "batch_size": 128,
+    "actors": 1, "envs_per_actor": 1, "gamma": 0.99, "hidden": "64,64", "batch_size": 128,
     "replay_ratio": 128.0, "learning_rate": 1e-3,
 }  # fmt: skip
 ALGORITHMS: dict[str, dict[str, Any]] = {

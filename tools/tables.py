@@ -1,6 +1,6 @@
 """The generated tables in docs/.
 
-Those of design.md, environments.md, launch.md, reliability.md and training.md come from the code
+Those of coming_from.md, design.md, environments.md, launch.md and reliability.md come from the code
 that they describe, and from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds
 to that file.  The index of decisions/ comes from the headings of its files.
 
@@ -16,6 +16,7 @@ import tomllib
 import typing
 from pathlib import Path
 
+from remotely import other_names as names
 from remotely.client.client import Client
 from remotely.engine import PROMISED, Options
 from remotely.engines.in_process import InProcess
@@ -159,6 +160,22 @@ def other_libraries() -> str:
     return table(["`remotely_rl`", *other_names.LIBRARIES], rows)
 
 
+def rows_of(library: str) -> typing.Callable[[], str]:
+    """Return what writes what users of a library write here."""
+
+    def rows() -> str:
+        cells = [
+            [
+                *(cell if "`" in cell else f"`{cell}`" for cell in (row.theirs, row.ours)),
+                row.differs,
+            ]
+            for row in names.TABLES[library]
+        ]
+        return table([library, "`remotely`", "what differs"], cells)
+
+    return rows
+
+
 def lives() -> str:
     """Return what follows from each event in the life of an actor."""
     rows = []
@@ -229,7 +246,10 @@ PAGES = {
     "environments.md": {"seats": seats},
     "hooks.md": {"coefficients": coefficients},
     "launch.md": {"launchers": launchers, "promises": promises},
-    "training.md": {"other libraries": other_libraries},
+    "coming_from.md": {
+        "other libraries": other_libraries,
+        **{library: rows_of(library) for library in names.TABLES},
+    },
     "reliability.md": {"times": times, "faults": points, "figures": figures},
     "decisions/README.md": {"decisions": decisions},
 }

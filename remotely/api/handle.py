@@ -23,8 +23,8 @@ from remotely.errors import CallTimeout
 from remotely.futures.future import CallFuture, wait_for
 from remotely.objects.marks import retries_of, timeout_of
 from remotely.objects.placeholders import RoutinePlaceholder
-from remotely.objects.ray_hints import is_ray_hint, no_such_attribute, static_member
 from remotely.objects.special import defines, special_methods
+from remotely.other_names import is_hint, no_such_name, static_member
 from remotely.protocol.lease import DRAIN_S
 from remotely.values import references
 
@@ -153,7 +153,7 @@ class Method:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # also our own, while the method is being copied
             raise AttributeError(name)
-        raise AttributeError(no_such_attribute(self._name, name))
+        raise no_such_name(f"the method {self._name}", f"method.{name}", "a.f", self._name)
 
     def __repr__(self) -> str:
         return f"<method {self._name} of {self._handles[0]!r}>"
@@ -224,7 +224,7 @@ def _unpickle(
 
 
 def _own_names(cls: type, names: Iterable[str]) -> list[str]:
-    return [name for name in names if not is_ray_hint(cls, name)]
+    return [name for name in names if not is_hint(cls, name)]
 
 
 # --- what a class has under a name ----------------------------------------------------------------

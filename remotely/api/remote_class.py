@@ -25,7 +25,7 @@ from remotely.api.verbs import make
 from remotely.arguments import did_you_mean
 from remotely.engine import Options
 from remotely.objects import construct
-from remotely.objects.ray_hints import add_ray_hints
+from remotely.other_names import add_hints
 from remotely.protocol.resources import parse_memory, parse_others
 
 T = TypeVar("T")
@@ -204,7 +204,7 @@ def _decorate(cls: C, options: Options) -> C:
         cls.__signature__ = _Signature()  # type: ignore[attr-defined]
     if vars(object)["__reduce_ex__"] is inspect.getattr_static(cls, "__reduce_ex__"):
         cls.__reduce_ex__ = construct.reduce_ex  # type: ignore[assignment]
-    add_ray_hints(cls)
+    add_hints(cls)
     return cls
 
 

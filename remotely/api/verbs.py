@@ -59,7 +59,7 @@ def _refuse_options(cls: type, kwargs: dict[str, Any]) -> None:
                 )
 
 
-def submit(method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+def submit(method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> CallFuture[T]:
     """Send a call and return its future: `submit(actor.sample)`, which type checkers understand.
 
     The method of a plain object runs at once, in this process.

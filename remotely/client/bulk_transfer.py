@@ -147,7 +147,10 @@ class Stores:
 
         Never blocks, and takes no lock.
         """
-        if store := self._claimed.pop(unwanted.value, store):
+        claimed = self._claimed.pop(unwanted.value, None)
+        if claimed and (link := self._links.get(claimed)) and link.is_broken:
+            return  # the store has dropped what was claimed over it; perhaps its worker has left
+        if store := claimed or store:
             self._unreleased[unwanted.value] = store
             self._loop.call(self._release)
 

@@ -40,12 +40,14 @@ from remotely.futures import wakeup
 from remotely.futures.reference import Elsewhere, Onward, refuse
 from remotely.futures.unretrieved import Tell, UnretrievedReport
 from remotely.machine.shield import Condition, shield
+from remotely.other_names import no_such_name
 from remotely.values import references
 from remotely.values.owned import Owned
 
 log = logging.getLogger("remotely")
 
 R = TypeVar("R")
+F = TypeVar("F", bound=Future[Any])
 
 _Outcome = tuple[str, Any, BaseException | None, UnretrievedReport | None]  # state, result, error
 
@@ -305,6 +307,9 @@ class CallFuture(Future[R]):
         """Wait until another thread completes this; return in any case after `timeout` s."""
         wakeup.sleep_until(self.done, timeout, self)
 
+    def __getattr__(self, name: str) -> Any:
+        raise no_such_name("the future", f"future.{name}")
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Go as a number while a call is pickled; it arrives as the value."""
         return references.noted(self) or refuse(self)
@@ -398,6 +403,6 @@ def wait_for(futures: Iterable[CallFuture[Any]]) -> None:
             pass
 
 
-def as_completed(futures: Iterable[Future[R]], timeout: float | None = None) -> Iterator[Future[R]]:
+def as_completed(futures: Iterable[F], timeout: float | None = None) -> Iterator[F]:
     """Yield futures as they complete, as `concurrent.futures.as_completed` does."""
-    return _as_completed(futures, timeout)
+    return _as_completed(futures, timeout)  # type: ignore[return-value]

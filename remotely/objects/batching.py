@@ -20,9 +20,13 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
-F = TypeVar("F", bound=Callable[..., Any])
+from remotely.objects.marks import MarkedMethod
+
+A = TypeVar("A")
+B = TypeVar("B")
+R = TypeVar("R")
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -89,12 +93,34 @@ class Gathering:
         return list(forms.values())
 
 
+class Batcher(Protocol):
+    """The type of the decorator: callers pass, and get, an item of what the method has lists of.
+
+    Of more arguments, and of arrays, type checkers know nothing.
+    """
+
+    @overload
+    def __call__(
+        self, method: Callable[[Any, list[A]], Sequence[R]], /
+    ) -> MarkedMethod[[A], R]: ...
+    @overload
+    def __call__(
+        self, method: Callable[[Any, list[A], list[B]], Sequence[R]], /
+    ) -> MarkedMethod[[A, B], R]: ...
+    @overload
+    def __call__(self, method: Callable[..., Any], /) -> MarkedMethod[..., Any]: ...
+
+
 @overload
-def batched(function: F, /) -> F: ...
+def batched(function: Callable[[Any, list[A]], Sequence[R]], /) -> MarkedMethod[[A], R]: ...
 @overload
 def batched(
-    *, max_size: int = 64, wait_ms: float = 1.0, stack: bool = False
-) -> Callable[[F], F]: ...
+    function: Callable[[Any, list[A], list[B]], Sequence[R]], /
+) -> MarkedMethod[[A, B], R]: ...
+@overload
+def batched(function: Callable[..., Any], /) -> MarkedMethod[..., Any]: ...
+@overload
+def batched(*, max_size: int = 64, wait_ms: float = 1.0, stack: bool = False) -> Batcher: ...
 def batched(
     function: Callable[..., Any] | None = None,
     /,

@@ -32,6 +32,7 @@ from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
+from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.learning.learner import (
     Learner,
     Losses,
@@ -75,6 +76,7 @@ class Config(Common):
     horizon: ClassVar[int] = 3_000_000
 
     lstm: fields.Lstm = 0
+    log_std_start: fields.LogStdStart = INITIAL_LOG_STD
     learners: fields.Learners = 1
     learners_share: fields.LearnersShare = "gradients"
     device: fields.Device = "auto"

@@ -36,6 +36,7 @@ from remotely_rl.config import Common, fields
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.functions import losses
+from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import Losses, actor_critic_losses, annealed
 from remotely_rl.runs import sampling
@@ -79,6 +80,7 @@ class Config(Common):
     horizon: ClassVar[int] = 3_000_000
 
     lstm: fields.Lstm = 0
+    log_std_start: fields.LogStdStart = INITIAL_LOG_STD
 
     paper: ClassVar[Mapping[str, Any]] = {
         "random_start": 0, "rollout_steps": 5, "entropy_coef": 0.01, "image_size": 84,

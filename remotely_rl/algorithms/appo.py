@@ -38,6 +38,7 @@ from remotely_rl.config.common import STORE
 from remotely_rl.experience.batch import Batch, DeviceTrajectory
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import returns
+from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.learning.learner import Learner, annealed, gae_batch, make_batch, to_device
 from remotely_rl.runs import sampling
 from remotely_rl.runs.training import Session, Train
@@ -74,6 +75,7 @@ class Config(Common):
     target_kl: fields.TargetKl = None
 
     lstm: fields.Lstm = 0
+    log_std_start: fields.LogStdStart = INITIAL_LOG_STD
     learners: fields.Learners = 1
     steps_per_push: fields.StepsPerPush = 4
     device: fields.Device = "auto"

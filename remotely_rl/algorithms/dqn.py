@@ -206,6 +206,7 @@ class Config(Common):
             atoms=self.atoms,
             bound=self.value_bound,
             quantiles=self.quantiles,
+            architecture=self.architecture,
         )
         if self.noisy:
             networks.make_noisy(made)

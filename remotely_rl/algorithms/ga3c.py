@@ -59,6 +59,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses
+from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.learning import inference_server, threads
 from remotely_rl.learning.inference_server import Prediction, Record, RemoteLearner, Server
 from remotely_rl.learning.learner import (
@@ -120,6 +121,7 @@ class Config(Common):
     learning_rate_end: fields.LearningRateEnd = None
     target_kl: fields.TargetKl = None
 
+    log_std_start: fields.LogStdStart = INITIAL_LOG_STD
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 

@@ -48,6 +48,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Batch, DeviceTrajectory, Transitions, concatenate
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
+from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.learning.learner import (
     Learner,
     Losses,
@@ -104,6 +105,7 @@ class Config(Common):
     target_kl: fields.TargetKl = None
 
     lstm: fields.Lstm = 0
+    log_std_start: fields.LogStdStart = INITIAL_LOG_STD
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 

@@ -42,6 +42,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
+from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.learning.learner import (
     Learner,
     Losses,
@@ -88,6 +89,7 @@ class Config(Common):
     target_kl: fields.TargetKl = None
 
     lstm: fields.Lstm = 0
+    log_std_start: fields.LogStdStart = INITIAL_LOG_STD
     learners: fields.Learners = 1
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
@@ -112,10 +114,10 @@ class Config(Common):
         given = {} if self.rollout_steps is None else {"batch_rows": "rollout_steps is given"}
         return super().unused() | given
 
-    def remarks(self) -> list[str]:
+    def remarks(self, is_own_model: bool = False) -> list[str]:
         steps, width = self.comes_to("rollout_steps"), self.actors * self.envs_per_actor
         rows = f"a round has {steps * width:,} rows: {steps:,} steps of {width:,} environments"
-        return [rows, *super().remarks()]
+        return [rows, *super().remarks(is_own_model)]
 
 
 def check_steering(config: Any) -> None:

@@ -17,14 +17,14 @@ owes: one for each step, if `replay_ratio` is `batch_size`.  Differences from th
     policy, critics and temperature take one step of Adam together, from the same parameters;
     theirs take turns
     the input is normalized by statistics of what was seen, which the targets copy
-    a policy begins with a deviation of e^-1, which is kept between e^-5 and e^2
+    a policy begins with a deviation of e^log_std_start, kept between e^-5 and e^2
     truncated episodes bootstrap
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,12 @@ from remotely_rl.environments import Source
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import losses
-from remotely_rl.functions.distributions import squashed_mode, squashed_sample
+from remotely_rl.functions.distributions import (
+    INITIAL_LOG_STD,
+    gaussian_start,
+    squashed_mode,
+    squashed_sample,
+)
 from remotely_rl.functions.q_learning import n_step_target
 from remotely_rl.learning.learner import ABSENT, Losses, TargetLearner
 from remotely_rl.networks import Critics, PolicyNetwork, SoftActorCritic, frozen
@@ -80,7 +85,10 @@ class Config(Common):
     rate_follows: ClassVar[str] = replaying.RATE_FOLLOWS
     max_grad_norm: fields.MaxGradNorm = 0.0
     tau: fields.Tau = 0.005
-    hidden_units: fields.HiddenUnits = 256
+    hidden: fields.Hidden = "256,256"
+    activation: fields.Activation = "relu"
+    log_std_start: fields.LogStdStart = INITIAL_LOG_STD
+    of_networks: ClassVar[tuple[str, ...]] = ("log_std_start",)  # critics have the others
     initial_temperature: Annotated[
         float, "what a nat of entropy is worth at first, in units of rewards", NOT_NEGATIVE
     ] = 1.0
@@ -109,12 +117,14 @@ class Config(Common):
         """
         check_bounds("sac", actions)
         (width,) = actions.shape
+        networks.check_has_images(spec, self.architecture)
         if source is None:
-            policy: nn.Module = PolicyNetwork(spec, actions.outputs, self.hidden_units)
+            policy: Any = PolicyNetwork(spec, actions.outputs, self.architecture)
+            networks.start_policy(policy.policy, gaussian_start(width, self.log_std_start))
         else:
             policy = super().make_model(source, spec, actions)
             replaying.check_has_no_memory(policy)
-        critics = Critics(spec, width, self.hidden_units)
+        critics = Critics(spec, width, self.architecture)
         return SoftActorCritic(policy, critics, self.initial_temperature)
 
     @property

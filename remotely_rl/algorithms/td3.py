@@ -91,13 +91,15 @@ class Config(Common):
         float, "standard deviation of the noise on the target policy's actions", NOT_NEGATIVE
     ] = 0.2
     target_noise_clip: Annotated[float, "clip that noise to this", NOT_NEGATIVE] = 0.5
-    hidden_units: fields.HiddenUnits = 256
+    hidden: fields.Hidden = "256,256"
+    activation: fields.Activation = "relu"
+    of_networks: ClassVar[tuple[str, ...]] = ()  # critics have them too
 
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
     paper: ClassVar[Mapping[str, Any]] = {
-        "learning_rate": 1e-3, "batch_size": 100, "replay_ratio": 100.0,
+        "learning_rate": 1e-3, "batch_size": 100, "replay_ratio": 100.0, "hidden": "400,300",
     }  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -116,12 +118,13 @@ class Config(Common):
         """
         check_bounds("td3", actions)
         (width,) = actions.shape
+        networks.check_has_images(spec, self.architecture)
         if source is None:
-            policy: nn.Module = PolicyNetwork(spec, width, self.hidden_units)
+            policy: nn.Module = PolicyNetwork(spec, width, self.architecture)
         else:
             policy = networks.build(source, spec, width, outputs_are="the width of an action")
             replaying.check_has_no_memory(policy)
-        return PolicyAndCritics(policy, Critics(spec, width, self.hidden_units))
+        return PolicyAndCritics(policy, Critics(spec, width, self.architecture))
 
     @property
     def rate_ratio(self) -> float:

@@ -55,6 +55,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "prioritized_beta", "save_replay",
     ),
     "Learning": (),
+    "Network": (
+        "hidden", "activation", "network", "lstm", "normalize_observations", "log_std_start",
+    ),
     "Run": ("target", "log_interval_s", "checkpoint_interval_s", "play_epsilon"),
     "Machine": (
         "learners", "learners_share", "steps_per_push", "device", "precision", "compile",

@@ -20,8 +20,9 @@ from remotely_rl.environments import (
     checks,
     is_atari,
 )
-from remotely_rl.environments.action_spaces import Actions, described
+from remotely_rl.environments.action_spaces import Actions, described, policy_start
 from remotely_rl.errors import TrainingError, nearest
+from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.networks import precision
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 from remotely_rl.supervision import crashes, watchdog
@@ -102,6 +103,11 @@ class Common:
     ] = 0.0
     life_loss_is_terminal: Annotated[bool, "Atari: a lost life ends the episode"] = False
 
+    hidden: fields.Hidden = None
+    activation: fields.Activation = None
+    network: fields.Network = "auto"
+    normalize_observations: fields.NormalizeObservations = True
+
     precision: Annotated[
         str, "what networks compute in: float32, bfloat16, or auto, the faster of them here"
     ] = "auto"
@@ -121,6 +127,11 @@ class Common:
     # Why the algorithm does not have fields that others have, by their names.
     lacks: ClassVar[Mapping[str, str]] = {}
 
+    # Which fields do nothing if the model is the user's own.
+    of_networks: ClassVar[tuple[str, ...]] = (
+        "hidden", "activation", "network", "normalize_observations", "log_std_start",
+    )  # fmt: skip
+
     # Names of the fields that were changed to resume a run; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
 
@@ -131,6 +142,10 @@ class Common:
     def __post_init__(self) -> None:
         settings.check(self)
         precision.check(self.precision)
+        units = networks.hidden_of(self.hidden)
+        if units is not None:
+            object.__setattr__(self, "hidden", ",".join(map(str, units)))
+        _ = self.architecture  # raises for a network or an activation that does not exist
         check_sampling(self)
         check_share(self)
         rate_factor(self)
@@ -142,8 +157,12 @@ class Common:
 
         Raises TrainingError if there is none that fits, as `networks.build` does.
         """
-        units: int = getattr(self, "lstm", 0)  # where a memory can be trained
-        return networks.build(source, spec, actions.outputs, units, described(actions))
+        start = None
+        if source is None:
+            start = policy_start(actions, getattr(self, "log_std_start", INITIAL_LOG_STD))
+        return networks.build(
+            source, spec, actions.outputs, self.architecture, described(actions), start
+        )
 
     def best(self, actions: Actions, policy: Tensor) -> Tensor:
         """The action that a trained agent takes when it is greedy: the most likely one."""
@@ -176,13 +195,16 @@ class Common:
         """What a field is, also where others decide."""
         return target_kl_of(self) if name == "target_kl" else getattr(self, name)
 
-    def remarks(self) -> list[str]:
+    def remarks(self, is_own_model: bool = False) -> list[str]:
         """What a run says of its settings: those that do nothing, and what the paper's form has."""
+        unused = self.unused()
+        if is_own_model:
+            unused |= dict.fromkeys(self.of_networks, "the model is your own")
         usual = {field.name: field.default for field in dataclasses.fields(self)}
         said = [
             f"{name}={getattr(self, name)} does nothing: {why}"
-            for name, why in self.unused().items()
-            if getattr(self, name) != usual[name]
+            for name, why in unused.items()
+            if name in usual and getattr(self, name) != usual[name]
         ]
         differs = [
             settings.option(name, value)
@@ -243,6 +265,17 @@ class Common:
     def images(self) -> Images:
         """The preprocessing of images in all other environments."""
         return Images(self.image_size, bool(self.gray), self.frame_stack or 1)
+
+    @property
+    def architecture(self) -> networks.Architecture:
+        """What the network is made of.  Raises TrainingError for what does not exist."""
+        return networks.Architecture(
+            hidden=networks.hidden_of(self.hidden),
+            activation=self.activation,
+            network=self.network,
+            lstm=getattr(self, "lstm", 0),  # where a memory can be trained
+            normalizes=self.normalize_observations,
+        )
 
     @property
     def clips_rewards_at(self) -> float:

@@ -9,6 +9,7 @@ So an algorithm's file says all that can be set there, and each field is describ
 
 from typing import Annotated
 
+from remotely_rl.functions.distributions import MAX_LOG_STD, MIN_LOG_STD
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
 
 # --- sampling -------------------------------------------------------------------------------------
@@ -99,6 +100,26 @@ Epochs = Annotated[int, "times that an update goes over its batch", COUNT]
 Minibatches = Annotated[int, "parts of the batch, with an optimizer step each", COUNT]
 Lstm = Annotated[int, "units of an LSTM before the heads; 0: none", NOT_NEGATIVE]
 
+# --- the network ----------------------------------------------------------------------------------
+
+Hidden = Annotated[
+    str | tuple[int, ...] | None, "units of each fully connected layer, as 256,256; none: 64,64"
+    " for vectors, 512 or 256 after convolutions"
+]  # fmt: skip
+Activation = Annotated[
+    str | None, "tanh, relu, elu or silu; none: tanh for vectors, relu in convolutional networks"
+]
+Network = Annotated[
+    str, "for images: nature, small, tiny, resnet (IMPALA's), or mlp; auto: as fits their size"
+]
+NormalizeObservations = Annotated[
+    bool, "normalize observations by running statistics; no: for scaled or one-hot ones"
+]
+LogStdStart = Annotated[
+    float, "continuous actions: log standard deviation of the policy at the start",
+    Range(MIN_LOG_STD, MAX_LOG_STD),
+]  # fmt: skip
+
 # --- a replay -------------------------------------------------------------------------------------
 
 ReplayRows = Annotated[int, "steps that the replay holds, of all environments", COUNT]
@@ -117,7 +138,6 @@ PrioritizedBeta = Annotated[
     FRACTION,
 ]  # fmt: skip
 Tau = Annotated[float, "how far the targets move in an update", FRACTION]
-HiddenUnits = Annotated[int, "units in each of the two layers of a network", COUNT]
 SaveReplay = Annotated[bool, "save the replay beside each checkpoint, to resume with it"]
 
 # --- parameters shared by a sync rule -------------------------------------------------------------

@@ -48,6 +48,7 @@ from remotely_rl.functions.distributions import (
     gaussian_log_prob,
     gaussian_mode,
     gaussian_sample,
+    gaussian_start,
 )
 from remotely_rl.trees import Tree
 
@@ -347,6 +348,17 @@ def of_leaf(space: gymnasium.Space[Any], path: trees.Path = ()) -> Actions:
         " Box of floats, or of integers with bounds, and Dict and Tuple of these: wrap the"
         " environment to have one of these"
     )
+
+
+def policy_start(actions: Actions, log_std: float) -> Tensor:
+    """Return a policy [outputs] of choices that are alike, and of Gaussians around 0 with this
+    log standard deviation."""
+    match actions:
+        case Continuous():
+            return gaussian_start(len(actions.low), log_std)
+        case Composite():
+            return torch.cat([policy_start(part, log_std) for part in actions.parts])
+    return torch.zeros(actions.outputs)
 
 
 def described(actions: Actions) -> str:

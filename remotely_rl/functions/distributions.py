@@ -75,6 +75,11 @@ def categorical_entropy(logits: Tensor) -> Tensor:
     return -(log_prob.exp() * log_prob).sum(-1)
 
 
+def gaussian_start(count: int, log_std: float) -> Tensor:
+    """Return the policy [2 count] of means of 0 and this log standard deviation."""
+    return torch.cat([torch.zeros(count), torch.full((count,), log_std - INITIAL_LOG_STD)])
+
+
 def gaussian_parameters(policy: Tensor) -> tuple[Tensor, Tensor]:
     """Return means and log standard deviations [..., k] of policies [..., 2k].
 

@@ -208,7 +208,7 @@ def inference_server(config: "ga3c.Config") -> type[Server]:
     """The server's remote class, which batches requests as the config says."""
 
     class InferenceServer(Server):
-        predict = remotely.batched(
+        predict = remotely.batched(  # type: ignore[assignment]  # of one request, to its callers
             max_size=config.predict_requests, wait_ms=config.predict_wait_ms
         )(Server.predict)
 

@@ -22,20 +22,24 @@ initial state.
 Where to look:
 
     NatureCNN, ..., ResNet    cnn.py            Recurrent, RecurrentMLP    recurrent.py
-    MLP                       mlp.py            Normalizer                 normalizer.py
+    MLP                       mlp.py            Normalizer, Scaler         normalizer.py
+    what they are made of     architecture.py
     nested observations       encoders.py       float32 or bfloat16        precision.py
     values of actions, and    q_network.py      masks of actions           masked.py
       weights that explore                      tensors as arrays, memory  state.py
 """
 
+from remotely_rl.networks.architecture import Architecture, hidden_of
 from remotely_rl.networks.cnn import ActorCritic, NatureCNN, ResNet, SmallCNN, TinyCNN
-from remotely_rl.networks.encoders import encoder_of
+from remotely_rl.networks.encoders import check_has_images, encoder_of
 from remotely_rl.networks.factory import ModelSource, build, default_network
+from remotely_rl.networks.layers import start_policy
 from remotely_rl.networks.masked import MaskedPolicy, masked
 from remotely_rl.networks.mlp import MLP
 from remotely_rl.networks.normalizer import (
     UPDATE_EVERY,
     Normalizer,
+    Scaler,
     has_normalizer,
     load_statistics,
     statistics_of,
@@ -64,6 +68,7 @@ __all__ = [
     "MLP",
     "UPDATE_EVERY",
     "ActorCritic",
+    "Architecture",
     "Critics",
     "MaskedPolicy",
     "ModelSource",
@@ -75,17 +80,20 @@ __all__ = [
     "Recurrent",
     "RecurrentMLP",
     "ResNet",
+    "Scaler",
     "SmallCNN",
     "SoftActorCritic",
     "State",
     "TinyCNN",
     "build",
     "build_q_network",
+    "check_has_images",
     "copy_to_cpu",
     "default_network",
     "encoder_of",
     "frozen",
     "has_normalizer",
+    "hidden_of",
     "initial_state",
     "is_recurrent",
     "load_state",
@@ -93,6 +101,7 @@ __all__ = [
     "make_noisy",
     "masked",
     "resample",
+    "start_policy",
     "state_of",
     "statistics_of",
     "unroll",

@@ -6,20 +6,21 @@ a CPU.
 """
 
 import math
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from remotely_rl.networks.layers import in_float32, orthogonal_init
-from remotely_rl.networks.normalizer import Normalizer
+from remotely_rl.errors import TrainingError
+from remotely_rl.networks.architecture import DEFAULT, Architecture
+from remotely_rl.networks.layers import connected_layers, in_float32, orthogonal_init, width_of
 
 
 class ActorCritic(nn.Module):
     """A normalizer, a body that maps to `width` features, and a linear head each for policy
     and value."""
 
-    def __init__(self, normalizer: Normalizer, body: nn.Module, width: int, outputs: int):
+    def __init__(self, normalizer: nn.Module, body: nn.Module, width: int, outputs: int):
         super().__init__()
         self.normalizer = normalizer
         self.body = body
@@ -35,61 +36,53 @@ class ActorCritic(nn.Module):
         return in_float32(self.policy, features), in_float32(self.value, features).squeeze(-1)
 
 
-def with_features(convolutions: nn.Sequential, shape: tuple[int, ...], width: int) -> nn.Module:
-    """Add a linear layer of `width` features to convolutions of images of this shape."""
-    with torch.no_grad():
-        flat = int(convolutions(torch.zeros(1, *shape)).shape[1])
-    return nn.Sequential(convolutions, nn.Linear(flat, width), nn.ReLU())
+class CNN(ActorCritic):
+    """Convolutions, fully connected layers, and heads; the subclasses say which convolutions."""
+
+    hidden: ClassVar[tuple[int, ...]] = (256,)  # units of fully connected layers, unless asked
+    least_side: ClassVar[int] = 1  # of an image, for a pixel to be left of it
+    fits: ClassVar[int] = 0  # sides of images from which on it is the one that is chosen
+
+    def __init__(
+        self, observation_shape: tuple[int, ...], outputs: int, architecture: Architecture = DEFAULT
+    ):
+        activation = architecture.activation_or(nn.ReLU)
+        convolutions = self.convolutions(observation_shape[0], activation)
+        hidden = self.hidden if architecture.hidden is None else architecture.hidden
+        flat = width_of(convolutions, observation_shape)
+        body = nn.Sequential(convolutions, *connected_layers(flat, hidden, activation))
+        normalizer = architecture.input_layer(observation_shape)
+        super().__init__(normalizer, body, (flat, *hidden)[-1], outputs)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @staticmethod
+    def convolutions(channels: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+        """Images [N, channels, height, width] -> features [N, width]."""
+        raise NotImplementedError
 
 
-def nature_convolutions(channels: int) -> nn.Sequential:
-    """Three convolutions (Mnih et al. 2015)."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 8, stride=4),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 4, stride=2),
-        nn.ReLU(),
-        nn.Conv2d(64, 64, 3),
-        nn.Flatten(),
-        nn.ReLU(),
-    )
-
-
-def small_convolutions(channels: int) -> nn.Sequential:
-    """Two convolutions for sides of 20 and more; see SmallCNN."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, 6, stride=3),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, stride=2),
-        nn.Flatten(),
-        nn.ReLU(),
-    )
-
-
-def tiny_convolutions(channels: int) -> nn.Sequential:
-    """Two convolutions that keep each pixel, for boards and the views of grid worlds."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.Flatten(),
-        nn.ReLU(),
-    )
-
-
-class NatureCNN(ActorCritic):
+class NatureCNN(CNN):
     """Three convolutions and 512 features, for 84x84 images.
 
     Mnih et al. 2015, Human-level control through deep reinforcement learning.
     """
 
-    def __init__(self, observation_shape: tuple[int, ...], outputs: int):
-        body = with_features(nature_convolutions(observation_shape[0]), observation_shape, 512)
-        super().__init__(Normalizer(observation_shape), body, 512, outputs)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    hidden, least_side, fits = (512,), 36, 64
+
+    @staticmethod
+    def convolutions(channels: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(channels, 32, 8, stride=4),
+            activation(),
+            nn.Conv2d(32, 64, 4, stride=2),
+            activation(),
+            nn.Conv2d(64, 64, 3),
+            nn.Flatten(),
+            activation(),
+        )
 
 
-class SmallCNN(ActorCritic):
+class SmallCNN(CNN):
     """Two convolutions and 256 features, for 42x42 images.
 
     The strides are 3 and 2 where IMPALA's shallow network has 4 and 2.  At this size Pong's ball
@@ -97,73 +90,86 @@ class SmallCNN(ActorCritic):
     SmallCNN trains on ten times as many steps per second as NatureCNN does at 84x84.
     """
 
-    def __init__(self, observation_shape: tuple[int, ...], outputs: int):
-        body = with_features(small_convolutions(observation_shape[0]), observation_shape, 256)
-        super().__init__(Normalizer(observation_shape), body, 256, outputs)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    least_side, fits = 12, 20
+
+    @staticmethod
+    def convolutions(channels: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(channels, 16, 6, stride=3),
+            activation(),
+            nn.Conv2d(16, 32, 3, stride=2),
+            nn.Flatten(),
+            activation(),
+        )
 
 
-class TinyCNN(ActorCritic):
-    """Two convolutions without strides and 256 features, for images with sides below 20."""
+class TinyCNN(CNN):
+    """Two convolutions that keep each pixel and 256 features, for images with sides below 20:
+    boards and the views of grid worlds."""
 
-    def __init__(self, observation_shape: tuple[int, ...], outputs: int):
-        body = with_features(tiny_convolutions(observation_shape[0]), observation_shape, 256)
-        super().__init__(Normalizer(observation_shape), body, 256, outputs)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-# The least side of an image, and what fits it.
-SIZES = ((64, nature_convolutions, NatureCNN), (20, small_convolutions, SmallCNN))
-
-
-def convolutions_for(shape: tuple[int, ...]) -> nn.Sequential:
-    """Return the convolutions for images [channels, height, width] of this shape."""
-    for side, convolutions, _ in SIZES:
-        if min(shape[1:]) >= side:
-            return convolutions(shape[0])
-    return tiny_convolutions(shape[0])
+    @staticmethod
+    def convolutions(channels: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(channels, 16, 3, padding=1),
+            activation(),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.Flatten(),
+            activation(),
+        )
 
 
-def network_for(shape: tuple[int, ...]) -> type[ActorCritic]:
-    """Return the class of network for images of this shape."""
-    for side, _, network in SIZES:
-        if min(shape[1:]) >= side:
-            return network
-    return TinyCNN
-
-
-class ResNet(ActorCritic):
+class ResNet(CNN):
     """IMPALA's deep network: three stages of two residual blocks each, 15 convolutions.
 
     Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, figure 3, without the LSTM.
     """
 
-    def __init__(self, observation_shape: tuple[int, ...], outputs: int):
+    @staticmethod
+    def convolutions(channels: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
         stages: list[nn.Module] = []
-        channels = observation_shape[0]
         for width in (16, 32, 32):
             stages += [
                 nn.Conv2d(channels, width, 3, padding=1),
                 nn.MaxPool2d(3, stride=2, padding=1),
-                _ResidualBlock(width),
-                _ResidualBlock(width),
+                _ResidualBlock(width, activation),
+                _ResidualBlock(width, activation),
             ]
             channels = width
-        convolutions = nn.Sequential(*stages, nn.ReLU(), nn.Flatten())
-        body = with_features(convolutions, observation_shape, 256)
-        super().__init__(Normalizer(observation_shape), body, 256, outputs)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return nn.Sequential(*stages, activation(), nn.Flatten())
 
 
 class _ResidualBlock(nn.Module):
-    def __init__(self, channels: int):
+    def __init__(self, channels: int, activation: type[nn.Module]):
         super().__init__()
         self.layers = nn.Sequential(
-            nn.ReLU(),
+            activation(),
             nn.Conv2d(channels, channels, 3, padding=1),
-            nn.ReLU(),
+            activation(),
             nn.Conv2d(channels, channels, 3, padding=1),
         )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + cast(Tensor, self.layers(x))
+
+
+# What a network is called in Architecture.
+CNNS: dict[str, type[CNN]] = {
+    "nature": NatureCNN, "small": SmallCNN, "tiny": TinyCNN, "resnet": ResNet,
+}  # fmt: skip
+
+
+def cnn_for(shape: tuple[int, ...], network: str = "auto") -> type[CNN]:
+    """Return the class of network for images [channels, height, width] of this shape.
+
+    Raises TrainingError if the one that is asked for is for larger ones.
+    """
+    side = min(shape[1:])
+    if network == "auto":
+        return next(kind for kind in (NatureCNN, SmallCNN, TinyCNN) if side >= kind.fits)
+    kind = CNNS[network]
+    if side < kind.least_side:
+        raise TrainingError(
+            f"network={network} is for images with sides of at least {kind.least_side}, and these"
+            f" have {shape[1]}x{shape[2]}; auto is the network that fits their size"
+        )
+    return kind

@@ -1,7 +1,8 @@
 """Encoders: from an observation to features, a vector.
 
     Box, MultiBinary, vectors      normalized, as they are
-    images                         normalized, convolutions that fit their size, 256 features
+    images                         normalized, convolutions that fit their size, 256 features;
+                                   as a vector, if the architecture has no convolutions
     Discrete, MultiDiscrete        an embedding of each number
     Dict, Tuple                    the features of the parts, one after the other
 
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 
 from remotely_rl import trees
 from remotely_rl.environments.observations import ACTION_MASK, Leaf
-from remotely_rl.networks.cnn import convolutions_for
-from remotely_rl.networks.layers import orthogonal_init
-from remotely_rl.networks.normalizer import Normalizer
+from remotely_rl.errors import TrainingError
+from remotely_rl.networks.architecture import DEFAULT, Architecture
+from remotely_rl.networks.cnn import CNNS, cnn_for
+from remotely_rl.networks.layers import connected_layers, orthogonal_init, width_of
 from remotely_rl.trees import Path, Tree
 
 IMAGE_FEATURES = 256
@@ -27,9 +29,9 @@ MAX_EMBEDDING = 32  # numbers that stand for one of a Discrete's values, at most
 class VectorEncoder(nn.Module):
     """Numbers without a shape that matters: normalized."""
 
-    def __init__(self, leaf: Leaf, of: Path = ()):
+    def __init__(self, leaf: Leaf, architecture: Architecture, of: Path = ()):
         super().__init__()
-        self.normalizer = Normalizer(leaf.shape, of=of)
+        self.normalizer = architecture.input_layer(leaf.shape, of)
         self.width = leaf.size
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -39,15 +41,17 @@ class VectorEncoder(nn.Module):
 class ImageEncoder(nn.Module):
     """An image [channels, height, width], or [height, width]."""
 
-    def __init__(self, leaf: Leaf, of: Path = ()):
+    def __init__(self, leaf: Leaf, architecture: Architecture, of: Path = ()):
         super().__init__()
         shape = leaf.shape if len(leaf.shape) == 3 else (1, *leaf.shape)
         self.shape = shape
-        self.normalizer = Normalizer(shape, of=of)
-        convolutions = convolutions_for(shape)
-        with torch.no_grad():
-            flat = int(convolutions(torch.zeros(1, *shape)).shape[1])
-        self.body = nn.Sequential(convolutions, nn.Linear(flat, IMAGE_FEATURES), nn.ReLU())
+        self.normalizer = architecture.input_layer(shape, of)
+        activation = architecture.activation_or(nn.ReLU)
+        convolutions = cnn_for(shape, architecture.network).convolutions(shape[0], activation)
+        flat = width_of(convolutions, shape)
+        self.body = nn.Sequential(
+            convolutions, *connected_layers(flat, (IMAGE_FEATURES,), activation)
+        )
         self.width = IMAGE_FEATURES
         orthogonal_init(self.body, 2**0.5)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -77,10 +81,10 @@ class DiscreteEncoder(nn.Module):
 class TreeEncoder(nn.Module):
     """An encoder for each leaf of a Dict or a Tuple."""
 
-    def __init__(self, spec: Tree):
+    def __init__(self, spec: Tree, architecture: Architecture):
         super().__init__()
         self.paths = [path for path, _ in trees.items(spec) if path != (ACTION_MASK,)]
-        encoders = [encoder_of(trees.at(spec, path), path) for path in self.paths]
+        encoders = [encoder_of(trees.at(spec, path), architecture, path) for path in self.paths]
         self.leaves = nn.ModuleList(encoders)
         self.width = sum(encoder.width for encoder in encoders)
 
@@ -89,13 +93,24 @@ class TreeEncoder(nn.Module):
         return torch.cat([leaf(trees.at(obs, path)).float() for leaf, path in pairs], 1)
 
 
-def encoder_of(spec: Tree, path: Path = ()) -> Any:
+def encoder_of(spec: Tree, architecture: Architecture = DEFAULT, path: Path = ()) -> Any:
     """Make the encoder of an observation; it has a `width` and maps [N, ...] to [N, width]."""
     if not isinstance(spec, Leaf):
-        return TreeEncoder(spec)
+        return TreeEncoder(spec, architecture)
     if spec.counts:
         return DiscreteEncoder(spec)
-    return ImageEncoder(spec, path) if is_image(spec) else VectorEncoder(spec, path)
+    if is_image(spec) and architecture.network != "mlp":
+        return ImageEncoder(spec, architecture, path)
+    return VectorEncoder(spec, architecture, path)
+
+
+def check_has_images(spec: Tree, architecture: Architecture) -> None:
+    """Raises TrainingError if convolutions are asked for, and no observation is an image."""
+    if architecture.network in CNNS and not any(map(is_image, trees.leaves(spec))):
+        raise TrainingError(
+            f"network={architecture.network} is for images, and there are none in the"
+            " observations; auto is the network that fits them"
+        )
 
 
 LEAST_SIDE = 5  # of an image; what is smaller is a vector

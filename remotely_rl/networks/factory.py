@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from remotely_rl import trees
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
 from remotely_rl.errors import TrainingError
-from remotely_rl.networks.cnn import ActorCritic, network_for
-from remotely_rl.networks.encoders import encoder_of, is_image
+from remotely_rl.networks.architecture import DEFAULT, Architecture
+from remotely_rl.networks.cnn import cnn_for
+from remotely_rl.networks.encoders import check_has_images, encoder_of, is_image
+from remotely_rl.networks.layers import start_policy
 from remotely_rl.networks.masked import masked
 from remotely_rl.networks.mlp import MLP
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
@@ -24,58 +26,65 @@ from remotely_rl.trees import Tree
 ModelSource = nn.Module | Callable[[Any, int], nn.Module]
 
 
-def default_network(spec: Tree, outputs: int, lstm_units: int = 0) -> nn.Module:
-    """Make the network that fits observations, with LSTMs if `lstm_units` is not 0.
+def default_network(spec: Tree, outputs: int, architecture: Architecture = DEFAULT) -> nn.Module:
+    """Make the network that fits observations, of this architecture.
 
     An image goes through convolutions that fit its size.  A vector goes through an MLP, and so do
-    the features of anything else (`encoders.py`).
+    the features of anything else (`encoders.py`).  Raises TrainingError for an architecture that
+    does not fit.
     """
-    is_leaf = isinstance(spec, Leaf)
-    if is_leaf and len(spec.shape) == 3 and is_image(spec):
-        plain: ActorCritic = network_for(spec.shape)(spec.shape, outputs)  # type: ignore[call-arg, arg-type]
-        if not lstm_units:
+    check_has_images(spec, architecture)
+    is_leaf, lstm = isinstance(spec, Leaf), architecture.lstm
+    convolves = is_leaf and is_image(spec) and architecture.network != "mlp"
+    if convolves and len(spec.shape) == 3:
+        plain = cnn_for(spec.shape, architecture.network)(spec.shape, outputs, architecture)
+        if not lstm:
             return plain
         features = nn.Sequential(plain.normalizer, plain.body)
-        return Recurrent(features, plain.width, outputs, lstm_units)
-    is_vector = is_leaf and not spec.counts and not is_image(spec)
-    encoder = None if is_vector else encoder_of(spec)
+        return Recurrent(features, plain.width, outputs, lstm)
+    is_vector = is_leaf and not spec.counts and not convolves
+    encoder = None if is_vector else encoder_of(spec, architecture)
     shape = spec.shape if encoder is None else (encoder.width,)
-    if lstm_units:
-        return RecurrentMLP(shape, outputs, lstm_units, encoder)
-    return MLP(shape, outputs, encoder)
+    if lstm:
+        return RecurrentMLP(shape, outputs, lstm, encoder, architecture)
+    return MLP(shape, outputs, encoder, architecture)
 
 
 def build(
     source: ModelSource | None,
     spec: Tree,
     outputs: int,
-    lstm_units: int = 0,
+    architecture: Architecture = DEFAULT,
     outputs_are: str = "",
+    policy_start: Tensor | None = None,
 ) -> nn.Module:
     """Make the model and try it on two observations.
 
-    `spec` is that of the environments.  Without a `source` it is the default network, with an LSTM
-    if `lstm_units` is not 0.  A module given as an instance is copied.  Raises TrainingError, with
-    the shapes expected and found, if the model does not map observations to `(policy, value)`;
-    `outputs_are` then says what the outputs are for.
+    `spec` is that of the environments.  Without a `source` it is the default network, of this
+    architecture, whose policy is about `policy_start` [outputs] at first.  A module given as an
+    instance is copied.  Raises TrainingError, with the shapes expected and found, if the model
+    does not map observations to `(policy, value)`; `outputs_are` then says what the outputs are
+    for.
     """
-    if isinstance(spec, dict) and ACTION_MASK in spec:
-        return masked(build_unmasked(source, spec[OBSERVATION], outputs, lstm_units, outputs_are))
-    return build_unmasked(source, spec, outputs, lstm_units, outputs_are)
+    is_masked = isinstance(spec, dict) and ACTION_MASK in spec
+    seen = spec[OBSERVATION] if is_masked else spec
+    model = build_unmasked(source, seen, outputs, architecture, outputs_are, policy_start)
+    return masked(model) if is_masked else model
 
 
 def build_unmasked(
     source: ModelSource | None,
     spec: Tree,
     outputs: int,
-    lstm_units: int = 0,
+    architecture: Architecture = DEFAULT,
     outputs_are: str = "",
+    policy_start: Tensor | None = None,
 ) -> nn.Module:
     """Make the model as `build` does, for observations whose masks are applied elsewhere.
 
     A leaf of these that is a mask as well, as PettingZoo has it, is no reason to apply it.
     """
-    if source is not None and lstm_units:
+    if source is not None and architecture.lstm:
         raise TrainingError(
             "lstm= adds a memory to the networks of remotely_rl; a model of your own brings its"
             " own (networks.Recurrent), so leave lstm at 0"
@@ -83,7 +92,10 @@ def build_unmasked(
     if isinstance(source, nn.Module):
         model = copy.deepcopy(source)
     elif source is None:
-        model = default_network(spec, outputs, lstm_units)
+        model = default_network(spec, outputs, architecture)
+        if policy_start is not None:
+            head: Any = model.policy
+            start_policy(head, policy_start)
     else:
         model = source(trees.map_tree(lambda leaf: leaf.shape, spec), outputs)
     if not isinstance(model, nn.Module):

@@ -1,6 +1,7 @@
 """What the networks here are made of: initial weights, and heads that compute in float32."""
 
-import math
+import itertools
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -25,8 +26,21 @@ def in_float32(head: nn.Linear, features: Tensor) -> Tensor:
         return cast(Tensor, head(features.float()))
 
 
-def tanh_layers(inputs: int) -> nn.Sequential:
-    """Two layers of 64 units with tanh, for observations that are a vector."""
-    layers = nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
-    orthogonal_init(layers, math.sqrt(2))
-    return layers
+def connected_layers(
+    inputs: int, hidden: Sequence[int], activation: type[nn.Module]
+) -> list[nn.Module]:
+    """A fully connected layer of each of these numbers of units, each with an activation."""
+    pairs = itertools.pairwise((inputs, *hidden))
+    return [layer for pair in pairs for layer in (nn.Linear(*pair), activation())]
+
+
+def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
+    """How many features a body makes of an image of this shape."""
+    with torch.no_grad():
+        return int(body(torch.zeros(1, *shape)).shape[1])
+
+
+@torch.no_grad()
+def start_policy(head: nn.Linear, start: Tensor) -> None:
+    """Let a head with small weights and no bias yet begin with a policy close to `start`."""
+    head.bias.copy_(start)

@@ -4,27 +4,32 @@ import math
 
 from torch import Tensor, nn
 
-from remotely_rl.networks.layers import in_float32, orthogonal_init, tanh_layers
-from remotely_rl.networks.normalizer import Normalizer
+from remotely_rl.networks.architecture import DEFAULT, HIDDEN, Architecture
+from remotely_rl.networks.layers import connected_layers, in_float32, orthogonal_init
 from remotely_rl.trees import Tree
 
 
 class MLP(nn.Module):
-    """Two layers of 64 units each for policy and value, for observations that are a vector.
+    """Policy and value with layers of their own, two of 64 units, for vectors.
 
     Policy and value share only what makes the vector.  Values are large here, and in shared layers
     their gradient drowns the policy's: with these, CartPole takes ten times as many steps.
     """
 
     def __init__(
-        self, observation_shape: tuple[int, ...], outputs: int, encoder: nn.Module | None = None
+        self,
+        observation_shape: tuple[int, ...],
+        outputs: int,
+        encoder: nn.Module | None = None,
+        architecture: Architecture = DEFAULT,
     ):
         """`encoder` maps other observations to vectors of this shape, in the normalizer's place."""
         super().__init__()
-        self.normalizer = encoder or Normalizer(observation_shape)
+        self.normalizer = encoder or architecture.input_layer(observation_shape)
         inputs = math.prod(observation_shape)
-        self.policy_body, self.value_body = tanh_layers(inputs), tanh_layers(inputs)
-        self.policy, self.value = nn.Linear(64, outputs), nn.Linear(64, 1)
+        self.policy_body, width = mlp_body(inputs, architecture)
+        self.value_body, _ = mlp_body(inputs, architecture)
+        self.policy, self.value = nn.Linear(width, outputs), nn.Linear(width, 1)
         orthogonal_init(self.policy, 0.01)
         orthogonal_init(self.value, 1.0)
 
@@ -32,3 +37,12 @@ class MLP(nn.Module):
         normal = self.normalizer(obs).flatten(1)
         policy = in_float32(self.policy, self.policy_body(normal))
         return policy, in_float32(self.value, self.value_body(normal)).squeeze(-1)
+
+
+def mlp_body(inputs: int, architecture: Architecture) -> tuple[nn.Sequential, int]:
+    """Make the layers for a vector; return them, and how many features they make of it."""
+    hidden = HIDDEN if architecture.hidden is None else architecture.hidden
+    activation = architecture.activation_or(nn.Tanh)
+    layers = nn.Sequential(*connected_layers(inputs, hidden, activation))
+    orthogonal_init(layers, math.sqrt(2))
+    return layers, (inputs, *hidden)[-1]

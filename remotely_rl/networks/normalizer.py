@@ -1,4 +1,4 @@
-"""Normalizer, a layer that normalizes observations by running statistics.
+"""Normalizer, a layer that normalizes observations by running statistics; Scaler, without.
 
 It is needed: Pong's background alone, at a raw pixel / 255, kills four in five units of the first
 layer within 50,000 steps, and learning with them.
@@ -139,6 +139,17 @@ class Normalizer(nn.Module):
         self.variance.mul_(self.count).add_(joint).div_(total).clamp_(min=0)
         self.mean += away * rows / total
         self.count.copy_(total.clamp(max=self.horizon))
+
+
+class Scaler(nn.Module):
+    """Observations as they are, in float32; bytes become parts of 255.
+
+    In a Normalizer's place, for what is scaled already or one-hot.
+    """
+
+    def forward(self, obs: Tensor) -> Tensor:
+        scaled = obs.to(torch.float32, memory_format=_layout(obs))
+        return scaled / 255 if obs.dtype == torch.uint8 else scaled
 
 
 def _layout(obs: Tensor) -> torch.memory_format:

@@ -6,6 +6,7 @@ So the two critics are one stack of weights, which takes as many calls as one cr
 time at 64 units, and as much at 256.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from remotely_rl.networks.architecture import HIDDEN, Architecture
 from remotely_rl.networks.encoders import encoder_of
-from remotely_rl.networks.layers import in_float32, orthogonal_init
+from remotely_rl.networks.layers import connected_layers, in_float32, orthogonal_init
 from remotely_rl.trees import Tree
 
 CRITICS = 2  # whose least value is believed: the greatest is where one is the most mistaken
@@ -45,15 +47,14 @@ class SoftActorCritic(PolicyAndCritics):
 
 
 class PolicyNetwork(nn.Module):
-    """An encoder, two layers and a head.  Its value is 0: the critics have the values."""
+    """An encoder, layers and a head.  Its value is 0: the critics have the values."""
 
-    def __init__(self, spec: Tree, outputs: int, units: int):
+    def __init__(self, spec: Tree, outputs: int, architecture: Architecture):
         super().__init__()
-        self.encoder = encoder_of(spec)
-        self.body = nn.Sequential(
-            nn.Linear(self.encoder.width, units), nn.ReLU(), nn.Linear(units, units), nn.ReLU()
-        )
-        self.policy = nn.Linear(units, outputs)
+        hidden, activation = _layers_of(architecture)
+        self.encoder = encoder_of(spec, architecture)
+        self.body = nn.Sequential(*connected_layers(self.encoder.width, hidden, activation))
+        self.policy = nn.Linear((self.encoder.width, *hidden)[-1], outputs)
         orthogonal_init(self.policy, 0.01)  # starts at the middle of the bounds
 
     def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
@@ -64,20 +65,26 @@ class PolicyNetwork(nn.Module):
 class Critics(nn.Module):
     """Values [CRITICS, N] of actions [N, width] on observations [N, ...], by each critic."""
 
-    def __init__(self, spec: Tree, width: int, units: int):
+    def __init__(self, spec: Tree, width: int, architecture: Architecture):
         super().__init__()
-        self.encoder = encoder_of(spec)
-        self.layers = nn.Sequential(
-            StackedLinear(CRITICS, self.encoder.width + width, units),
-            nn.ReLU(),
-            StackedLinear(CRITICS, units, units),
-            nn.ReLU(),
-            StackedLinear(CRITICS, units, 1),
-        )
+        hidden, activation = _layers_of(architecture)
+        self.encoder = encoder_of(spec, architecture)
+        inputs = (self.encoder.width + width, *hidden)
+        layers = [
+            layer
+            for pair in itertools.pairwise(inputs)
+            for layer in (StackedLinear(CRITICS, *pair), activation())
+        ]
+        self.layers = nn.Sequential(*layers, StackedLinear(CRITICS, inputs[-1], 1))
 
     def forward(self, obs: Tree, action: Tensor) -> Tensor:
         seen = torch.cat([self.encoder(obs), action], -1)
         return cast(Tensor, self.layers(seen.expand(CRITICS, -1, -1))).squeeze(-1).float()
+
+
+def _layers_of(architecture: Architecture) -> tuple[tuple[int, ...], type[nn.Module]]:
+    hidden = HIDDEN if architecture.hidden is None else architecture.hidden
+    return hidden, architecture.activation_or(nn.ReLU)
 
 
 class StackedLinear(nn.Module):

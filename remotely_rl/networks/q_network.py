@@ -20,6 +20,7 @@ from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
 from remotely_rl.experience.batch import full
 from remotely_rl.functions import categorical, q_learning
 from remotely_rl.functions.distributions import ILLEGAL
+from remotely_rl.networks.architecture import DEFAULT, Architecture
 from remotely_rl.networks.factory import ModelSource, build_unmasked
 from remotely_rl.trees import Tree
 
@@ -101,6 +102,7 @@ def build_q_network(
     atoms: int = 1,
     bound: float = 0.0,
     quantiles: int = 1,
+    architecture: Architecture = DEFAULT,
 ) -> QNetwork:
     """Make the Q-network for an environment's observations, of a model of yours if there is one.
 
@@ -113,7 +115,7 @@ def build_q_network(
     if width > 1:
         meaning = f"{rows} rows of {width} {'atoms' if atoms > 1 else 'quantiles'}"
     seen = spec[OBSERVATION] if is_masked else spec
-    model = build_unmasked(source, seen, rows * width, outputs_are=meaning)
+    model = build_unmasked(source, seen, rows * width, architecture, meaning)
     return QNetwork(
         model,
         actions,

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import trees
-from remotely_rl.networks.layers import in_float32, orthogonal_init, tanh_layers
-from remotely_rl.networks.normalizer import Normalizer
+from remotely_rl.networks.architecture import DEFAULT, Architecture
+from remotely_rl.networks.layers import in_float32, orthogonal_init
+from remotely_rl.networks.mlp import mlp_body
 from remotely_rl.trees import Tree
 
 
@@ -59,14 +60,16 @@ class RecurrentMLP(nn.Module):
         outputs: int,
         units: int = 64,
         encoder: nn.Module | None = None,
+        architecture: Architecture = DEFAULT,
     ):
         """`encoder` maps other observations to vectors of this shape, in the normalizer's place."""
         super().__init__()
         self.units = units
-        self.normalizer = encoder or Normalizer(observation_shape)
+        self.normalizer = encoder or architecture.input_layer(observation_shape)
         inputs = math.prod(observation_shape)
-        self.policy_body, self.value_body = tanh_layers(inputs), tanh_layers(inputs)
-        self.policy_lstm, self.value_lstm = nn.LSTM(64, units), nn.LSTM(64, units)
+        self.policy_body, width = mlp_body(inputs, architecture)
+        self.value_body, _ = mlp_body(inputs, architecture)
+        self.policy_lstm, self.value_lstm = nn.LSTM(width, units), nn.LSTM(width, units)
         self.policy, self.value = nn.Linear(units, outputs), nn.Linear(units, 1)
         for lstm in (self.policy_lstm, self.value_lstm):
             _initialize(lstm)

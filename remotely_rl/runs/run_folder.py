@@ -104,8 +104,15 @@ def read(run: str | Path) -> RunConfig:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
     match content:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            return RunConfig(algorithm, env, content["config"])
+            return RunConfig(algorithm, env, _renamed(content["config"]))
     raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
+
+
+def _renamed(config: dict[str, Any]) -> dict[str, Any]:
+    """A config that an earlier version may have written, with the names of fields of today."""
+    if "hidden_units" in config:  # of each of two layers
+        config["hidden"] = "{0},{0}".format(config.pop("hidden_units"))
+    return config
 
 
 def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:

@@ -148,7 +148,7 @@ def begin(
     session.learner = made
     session.opening = [
         *progress.summary(made.model, seen), f"learning rate: {made.learning_rate}", *seen.odd,
-        *config.remarks(),
+        *config.remarks(is_own_model=model is not None),
     ]  # fmt: skip
     if os.environ.get("REMOTELY_LOCAL") != "1":  # there nobody waits for actors
         import_late()

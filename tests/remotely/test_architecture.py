@@ -32,7 +32,10 @@ PURE = (
     "values.unpicklable",
     "values.blocks",
     "values.in_transit",
+    "arguments",
+    "other_names",
     "objects.batching",
+    "objects.marks",
     "futures.unretrieved",
     "ops.launchers",
 )
@@ -89,8 +92,14 @@ def tree_of(stem: str) -> ast.Module:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the dotted names of all modules imported anywhere in the tree."""
-    for node in ast.walk(tree):
+    """Yield the dotted names of all modules imported anywhere in the tree, but for annotations."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING":
+            todo.extend(node.orelse)
+            continue
+        todo.extend(ast.iter_child_nodes(node))
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

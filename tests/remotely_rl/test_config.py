@@ -78,6 +78,8 @@ def test_an_unknown_field_is_answered_with_the_nearest_known() -> None:
         (dqn.Config, "n_steps", "'rollout_steps' or 'n_step'"),
         (dqn.Config, "buffer_size", "'replay_rows'"),
         (sac.Config, "ent_coef", "'initial_temperature'"),
+        (ppo.Config, "log_std_init", "'log_std_start'"),
+        (sac.Config, "hidden_units", "'hidden'"),
     ],
 )
 def test_a_field_of_another_library_is_answered_with_what_it_is_here(
@@ -106,7 +108,7 @@ def test_every_name_in_the_table_of_other_libraries_is_a_field() -> None:
         (qr_dqn.Config(env="CartPole-v1", dueling=False, n_step=1, double=False, value_bound=50),
          "value_bound=50.0 does nothing: it bounds atoms, and there is one"),
         (td3.Config(batch_size=100, replay_ratio=100),
-         "not the form of its paper, which has --learning-rate 0.001"),
+         "not the form of its paper, which has --learning-rate 0.001 --hidden 400,300"),
         (sac.Config(prioritized_beta=0.5),
          "prioritized_beta=0.5 does nothing: prioritized_alpha is 0"),
         (sac.Config(prioritized_alpha=0.5, prioritized_beta=0.5), ""),

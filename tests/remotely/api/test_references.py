@@ -83,7 +83,7 @@ def test_an_idempotent_call_may_be_given_a_future(on_cluster: None) -> None:
             return 2 * value
 
     careful = Careful()
-    assert careful.double(careful.double.submit(2)) == 8
+    assert careful.double(remotely.ref(careful.double.submit(2))) == 8
 
 
 def test_calls_after_one_that_waits_for_a_future_keep_their_order(on_cluster: None) -> None:

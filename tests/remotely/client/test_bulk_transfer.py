@@ -115,6 +115,17 @@ def test_results_are_claimed_again_when_the_link_to_their_store_broke(
     assert len(links) == 2
 
 
+def test_a_result_whose_store_has_left_is_released_without_asking_for_that_store(
+    links: list[Link], clock: Clock, stores: Stores
+) -> None:
+    kept = result(b"1")
+    stores.claim(kept, HERE)
+    links[0].is_broken = True
+    stores.release(kept)
+    clock.pass_()
+    assert len(links) == 1
+
+
 def test_a_result_dropped_while_its_store_cannot_be_reached_is_released_when_it_can(
     links: list[Link], clock: Clock, stores: Stores
 ) -> None:

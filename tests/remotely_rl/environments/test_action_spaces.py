@@ -390,3 +390,13 @@ def test_an_illegal_action_is_never_drawn_and_has_no_part_in_entropy_or_gradient
 def test_the_entropy_over_legal_actions_is_that_of_a_policy_that_has_no_others() -> None:
     masked = torch.tensor([0.0, distributions.ILLEGAL, math.log(3.0)])
     assert Discrete(3).entropy(masked).item() == pytest.approx(ITS_ENTROPY)
+
+
+def test_a_policy_begins_with_the_deviation_asked_for_wherever_a_box_is_in_its_space() -> None:
+    box = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    nested = action_spaces.of(spaces.Tuple((spaces.Discrete(3), box)))
+    start = action_spaces.policy_start(nested, -2.5)
+    assert start[:3].tolist() == [0.0, 0.0, 0.0]
+    mean, log_std = distributions.gaussian_parameters(start[3:])
+    assert mean.tolist() == [0.0, 0.0]
+    assert log_std.tolist() == [-2.5, -2.5]

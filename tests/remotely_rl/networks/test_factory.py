@@ -53,7 +53,7 @@ def test_a_module_that_is_given_made_is_copied() -> None:
 def test_the_network_that_fits_gets_a_memory_before_its_heads(
     shape: tuple[int, ...], dtype: np.dtype[Any], kind: type[nn.Module], width: int
 ) -> None:
-    model = networks.build(None, Leaf(shape, dtype), 6, lstm_units=8)
+    model = networks.build(None, Leaf(shape, dtype), 6, networks.Architecture(lstm=8))
     assert type(model) is kind
     assert networks.is_recurrent(model)
     obs = torch.from_numpy(np.zeros((2, 3, *shape), dtype))
@@ -144,7 +144,7 @@ def test_a_model_that_does_not_fit_is_told_what_was_expected_and_what_it_gave(
 @pytest.mark.parametrize("own", [networks.MLP, networks.MLP((4,), 3)], ids=["class", "made"])
 def test_a_model_of_ones_own_brings_its_memory_itself(own: networks.ModelSource) -> None:
     with pytest.raises(TrainingError, match=r"a model of your own brings its own .* lstm at 0"):
-        networks.build(own, Leaf((4,), FLOATS), 3, lstm_units=64)
+        networks.build(own, Leaf((4,), FLOATS), 3, networks.Architecture(lstm=64))
 
 
 def leaf(*shape: int, dtype: np.dtype[Any] = FLOATS) -> Leaf:
@@ -175,7 +175,7 @@ def test_a_nested_observation_has_an_encoder_for_each_leaf_all_of_which_the_poli
     units: int,
 ) -> None:
     torch.manual_seed(1)
-    model = networks.build(None, NESTED, 6, units)
+    model = networks.build(None, NESTED, 6, networks.Architecture(lstm=units))
     obs = observed(NESTED, 7)
     sequence = trees.map_tree(lambda x: x[None], obs)
     begins, state = torch.ones(1, 7).bool(), networks.initial_state(model, 7)
@@ -223,7 +223,7 @@ def test_a_normalizer_that_does_not_say_which_observation_is_its_is_named() -> N
 @pytest.mark.parametrize("units", [0, 4])
 def test_a_masked_policy_is_the_models_own_but_for_illegal_actions(units: int) -> None:
     spec = {"observation": leaf(4), "action_mask": leaf(3, dtype=np.dtype(np.bool_))}
-    model = networks.build(None, spec, 3, units)
+    model = networks.build(None, spec, 3, networks.Architecture(lstm=units))
     assert networks.is_recurrent(model) == bool(units)
     mask = torch.tensor([[True, False, True], [True, True, True]])
     obs = {"observation": torch.randn(1, 2, 4), "action_mask": mask[None]}

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from remotely_rl.environments.observations import Leaf, Observations
-from remotely_rl.networks import Critics, PolicyNetwork, frozen
+from remotely_rl.networks import Architecture, Critics, PolicyNetwork, frozen
 from remotely_rl.networks.policy_and_critics import StackedLinear
 
 VECTOR = Leaf((3,), np.dtype(np.float32))
@@ -38,7 +38,7 @@ def test_a_layer_of_a_stack_begins_as_a_single_one_does() -> None:
 
 
 def test_the_critics_are_independent_functions_of_observation_and_action() -> None:
-    critics = Critics(VECTOR, 2, 8)
+    critics = Critics(VECTOR, 2, Architecture((8, 8)))
     obs, action = torch.randn(6, 3), torch.randn(6, 2)
     before = critics(obs, action)
     assert before.shape == (2, 6)
@@ -52,7 +52,10 @@ def test_the_critics_are_independent_functions_of_observation_and_action() -> No
 
 
 def test_frozen_critics_pass_gradients_to_the_action_alone_and_thaw_again() -> None:
-    critics, action = Critics(VECTOR, 2, 8), torch.randn(6, 2, requires_grad=True)
+    critics, action = (
+        Critics(VECTOR, 2, Architecture((8, 8))),
+        torch.randn(6, 2, requires_grad=True),
+    )
     with frozen(list(critics.parameters())):
         value = critics(torch.randn(6, 3), action).sum()
     value.backward()
@@ -70,6 +73,6 @@ def test_nested_observations_with_images_and_numbers_are_encoded() -> None:
         "speed": torch.zeros(2, 2),
         "gear": torch.tensor([0, 4]),
     }
-    policy, value = PolicyNetwork(seen.spec, 4, 16)(obs)
+    policy, value = PolicyNetwork(seen.spec, 4, Architecture((16, 16)))(obs)
     assert (policy.shape, value.tolist()) == ((2, 4), [0.0, 0.0])
-    assert Critics(seen.spec, 2, 16)(obs, torch.zeros(2, 2)).shape == (2, 2)
+    assert Critics(seen.spec, 2, Architecture((16, 16)))(obs, torch.zeros(2, 2)).shape == (2, 2)

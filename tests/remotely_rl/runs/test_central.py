@@ -209,7 +209,7 @@ def test_other_templates_learn_from_it_too(name: str, tmp_path: Path) -> None:
     given: dict[str, Any] = {"learn_from": 64, "replay_rows": 999, "batch_size": 16}
     given = given if hasattr(kind, "replay_rows") else {}
     if name in ("sac", "td3"):
-        given |= {"hidden_units": 8, "replay_ratio": 1.0}
+        given |= {"hidden": "8,8", "replay_ratio": 1.0}
     config = kind(
         env=toys.Aim if name in ("sac", "td3") else toys.Guess, actors=2, envs_per_actor=4,
         rollout_steps=8, total_steps=400, sampling="alternating", learner_threads=1, device="cpu",

@@ -131,7 +131,7 @@ def said(
 ) -> Any:
     envs = environments.make(lambda: toys.Blank(space), 1)
     outputs = envs.actions.outputs
-    model = networks.build(maker, envs.spec, outputs, units)
+    model = networks.build(maker, envs.spec, outputs, networks.Architecture(lstm=units))
     size = sum(parameter.numel() for parameter in model.parameters())
     first, *rest = progress.summary(model, envs)
     assert f"; {size:,} parameters; sees " in first
@@ -214,7 +214,7 @@ def test_of_images_that_no_convolution_sees_a_run_says_so() -> None:
 
 def test_of_a_policy_with_critics_the_layers_of_the_policy_are_said() -> None:
     envs = environments.make(toys.Aim, 1)
-    model = sac.Config(hidden_units=16).make_model(None, envs.spec, envs.actions)
+    model = sac.Config(hidden="16,16").make_model(None, envs.spec, envs.actions)
     (line,) = progress.summary(model, envs)
     assert line.startswith("model: MLP, 16, 16; ")
     assert line.endswith("; sees 1 number")

@@ -1,5 +1,6 @@
 """The folder of a run: checkpoints that are written whole, read or refused."""
 
+import json
 import resource
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from remotely_rl import a2c
+from remotely_rl import a2c, sac
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import run_folder
+from remotely_rl.runs import run_folder, training
 from tests.remotely_rl.runs.sessions import TRAINED
 
 
@@ -69,3 +70,10 @@ def test_what_a_checkpoint_holds_is_that_of_its_format(tmp_path: Path) -> None:
     assert content["learner"].keys() == {
         "version", "rate", "rate_given", "scale", "model", "optimizer", "random", "cuda_random",
     }  # fmt: skip
+
+
+def test_a_folder_of_an_earlier_version_is_read_with_the_names_of_today(tmp_path: Path) -> None:
+    kept = {"algorithm": "sac", "config": {"env": "Pendulum-v1", "hidden_units": 32, "tau": 0.1}}
+    (tmp_path / "config.json").write_text(json.dumps(kept))
+    config = training.config_of(sac.Config, "sac", tmp_path)
+    assert (config.hidden, config.tau, config.activation) == ("32,32", 0.1, "relu")

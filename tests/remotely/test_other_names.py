@@ -45,25 +45,46 @@ def place(
 
 @pytest.mark.parametrize(
     ("word", "instead"),
-    [("remote", r"Counter\(\.\.\.\)"), ("options", r"remotely\.options\(Counter, cpus=2\)")],
+    [("remote", r"Counter\(1\)"), ("options", r"remotely\.options\(Counter, cpus=2\)")],
 )
 def test_a_class_says_what_to_write_for_words_of_ray(word: str, instead: str) -> None:
-    with pytest.raises(AttributeError, match=f"class Counter has no '{word}': .*{instead}"):
+    with pytest.raises(AttributeError, match=f"class Counter has no '{word}'; write {instead}"):
         getattr(Counter, word)
     assert not hasattr(Counter, word)
 
 
 def test_a_method_says_what_to_write_for_words_of_ray(place: None) -> None:
     counter: Any = Counter()
-    with pytest.raises(AttributeError, match=r"add\(\.\.\.\) waits .* add\.submit\(\.\.\.\)"):
+    with pytest.raises(AttributeError, match=r"write add\.submit\(x\); add\(x\) waits"):
         counter.add.remote(1)
-    with pytest.raises(AttributeError, match=r"remotely\.options\(Actor"):
+    with pytest.raises(AttributeError, match=r"write remotely\.options\(A, "):
         counter.add.options(num_returns=2)
-    with pytest.raises(AttributeError, match="the method add has no attribute 'bind'"):
+    with pytest.raises(AttributeError, match=r"the method add has no 'bind'$"):
         counter.add.bind(1)
     with pytest.raises(AttributeError, match="has no 'remote'"):
         counter.remote()
     assert not {"remote", "options"} & set(dir(counter))
+
+
+def test_a_future_says_what_to_write_for_words_of_others(place: None) -> None:
+    future: Any = remotely.submit(Counter().add, 1)
+    with pytest.raises(AttributeError, match=r"the future has no 'get'; write future\.result\(\)"):
+        future.get()
+    assert future.result() == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [
+        ("init", r"remotely\.connect\(\)"),
+        ("wait", r"remotely\.as_completed"),
+        ("Process", r"remotely\.Executor"),
+        ("Model", r"torch\.nn\.Module"),
+    ],
+)
+def test_the_module_says_what_to_write_for_words_of_others(word: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=f"remotely has no '{word}'; write .*{instead}"):
+        getattr(remotely, word)
 
 
 def test_a_class_that_has_such_a_word_keeps_it(place: None) -> None:
@@ -80,6 +101,8 @@ def test_an_unknown_parameter_is_told_with_the_nearest() -> None:
     connect: Any = remotely.connect
     with pytest.raises(TypeError, match=r"connect\(\) has no parameter 'cpu'; did you mean"):
         connect(cpu=3)
+    with pytest.raises(TypeError, match=r'write remotely\.connect\(addr, ship=\["data/"\]\)'):
+        connect(distributed_files=["data"])
     with pytest.raises(TypeError, match=r"no parameter 'zzz'; there are address, key, cpus"):
         connect(zzz=3)
     close: Any = remotely.close

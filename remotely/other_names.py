@@ -1,0 +1,163 @@
+"""Names that users of other libraries expect: the tables of docs/coming_from.md, and hints.
+
+Where such a name is tried, an AttributeError says what to write here.  The names do not exist:
+`hasattr` is false, and a class that defines one of them keeps it.
+"""
+
+import inspect
+import re
+from typing import Any, NamedTuple
+
+
+class Row(NamedTuple):
+    """What a library writes, and what is written here; `tried` is where a hint is given for it.
+
+    A cell is code, unless it has code between backticks.
+    """
+
+    theirs: str
+    ours: str
+    differs: str = ""
+    tried: tuple[str, ...] = ()  # "module.NAME", "class.NAME", "method.NAME", "future.NAME"
+
+
+_CONNECT = "`remotely.connect()`, or nothing: the first actor starts a cluster on this machine"
+
+TABLES: dict[str, tuple[Row, ...]] = {
+    "Ray": (
+        Row("ray.init(address)", _CONNECT, "", ("module.init",)),
+        Row("@ray.remote class A", "@remotely.remote_class class A", "", ("module.remote",)),
+        Row(
+            "@ray.remote def f; f.remote(x)",
+            "remotely.Executor().submit(f, x)",
+            "functions run in a pool, and need no decorator",
+        ),
+        Row(
+            "A.remote(1)", "A(1)", "it waits for the constructor, and raises what that raises",
+            ("class.remote",),
+        ),
+        Row("A.options(num_cpus=2)", "remotely.options(A, cpus=2)", "", ("class.options",)),
+        Row(
+            "a.f.remote(x)", "`a.f.submit(x)`", "`a.f(x)` waits for the result",
+            ("method.remote",),
+        ),
+        Row(
+            "a.f.options(...)", "remotely.options(A, ...)(...)", "options are an actor's",
+            ("method.options",),
+        ),
+        Row(
+            "ray.get(ref)", "`future.result()`, `remotely.get(future)` or `await future`",
+            "a result is sent when it is there; `remotely.ref(future)` leaves it where it is",
+        ),
+        Row("ray.get([r1, r2])", "[f.result() for f in futures]"),
+        Row(
+            "ray.wait(refs)",
+            "`remotely.as_completed(futures)`, or `concurrent.futures.wait(futures)`",
+            "", ("module.wait",),
+        ),
+        Row("ray.put(x)", "remotely.put(x)", "it arrives as the value"),
+        Row("ray.cancel(ref)", "future.cancel()", "", ("module.cancel",)),
+        Row("ray.kill(a)", "remotely.kill(a)"),
+        Row("ray.get_actor(name)", "remotely.get_actor(name)"),
+        Row(
+            "`max_concurrency`, `max_task_retries`",
+            "`concurrency`, `@remotely.idempotent(retries=2)`",
+            "nothing is retried that is not marked",
+        ),
+        Row("ray.util.ActorPool(actors)", "remotely.Pool(A, 8)", "", ("module.util",)),
+        Row("ray.cluster_resources()", "remotely.status().machines", "",
+            ("module.cluster_resources", "module.available_resources", "module.nodes")),
+        Row("ray.is_initialized()", "remotely.is_connected()", "", ("module.is_initialized",)),
+        Row("ray.get_runtime_context()", "remotely.current_actor()", "",
+            ("module.get_runtime_context",)),
+    ),
+    "PARL": (
+        Row(
+            "parl.connect(addr, distributed_files=[...])",
+            'remotely.connect(addr, ship=["data/"])', "your own modules travel by themselves",
+            ("connect.distributed_files",),
+        ),
+        Row(
+            "@parl.remote_class(wait=False)", "the same, or `a.f.submit(x)` for a single call",
+        ),
+        Row("future.get()", "`future.result()`, or `await future`", "", ("future.get",)),
+        Row("xparl start --port 8010", "remotely start --port 8010", "each start has keys"),
+        Row("xparl connect --address HOST:PORT", "remotely join HOST:PORT --key worker.key"),
+        Row("`xparl status`, `xparl stop`", "`remotely status`, `remotely stop`"),
+        Row("a.x = 1", "a.x = 1", "the same, and so is reading it"),
+        Row("`parl.Model`, `parl.Algorithm`, `parl.Agent`",
+            "a `torch.nn.Module`; `remotely_rl.ppo` and the others; `remotely_rl.load(run)`", "",
+            ("module.Model", "module.Algorithm", "module.Agent")),
+    ),
+    "multiprocessing": (
+        Row("Process(target=f)", "remotely.Executor().submit(f)", "", ("module.Process",)),
+        Row("with Pool(8) as p: p.map(f, xs)",
+            "with remotely.Executor(8) as e: list(e.map(f, xs))",
+            "`remotely.Pool` has actors: `pool.map(A.f, xs)`"),
+        Row("p.apply_async(f, (x,)).get()", "e.submit(f, x).result()"),
+        Row("`result.ready()`, `result.successful()`",
+            "`future.done()`, `future.exception() is None`", "",
+            ("future.ready", "future.successful")),
+        Row("`Queue()`, `Pipe()`", "a remote class with `put` and `get`; methods that yield",
+            "", ("module.Queue", "module.Pipe")),
+        Row("Manager().Namespace()", "`remotely.remote_class(Namespace)()`",
+            "its attributes are read and written there", ("module.Manager",)),
+        Row("shared_memory.SharedMemory", "remotely.SharedArray(shape, dtype)",
+            "nothing is left behind, and no name is needed", ("module.shared_memory",)),
+        Row('if __name__ == "__main__":', "nothing: `import` is enough",
+            "actors do not run what is at the top of your script"),
+    ),
+}  # fmt: skip
+
+HINTS = {
+    where: "; ".join(filter(None, (row.ours, row.differs))).replace("`", "")
+    for rows in reversed(TABLES.values())
+    for row in rows
+    for where in row.tried
+}
+_MISSING = object()
+
+
+def advice(where: str) -> str:
+    """Return what to write in the place of a name, "module.init" and the like; "" if unknown."""
+    ours = HINTS.get(where)
+    return f"write {ours} (docs/coming_from.md)" if ours else ""
+
+
+def no_such_name(what: str, where: str, stands_for: str = "", name: str = "") -> AttributeError:
+    """Return the error for a name that a module, a class, a method or a future does not have.
+
+    In the tables a class is `A` and a method `a.f`; `stands_for` is that, and `name` its own.
+    """
+    told = f"{what} has no {where.partition('.')[2]!r}"
+    ours = re.sub(rf"\b{re.escape(stands_for)}\b", name, advice(where)) if name else advice(where)
+    return AttributeError("; ".join(filter(None, (told, ours))))
+
+
+class OtherName:
+    """A name that a class does not have, and about which its AttributeError gives advice."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, cls: type) -> Any:
+        name = cls.__name__
+        raise no_such_name(f"the class {name}", f"class.{self._name}", "A", name)
+
+
+def add_hints(cls: type) -> None:
+    """Give a class the hints for those names that it does not have itself."""
+    for where in HINTS:
+        place, _, name = where.partition(".")
+        if place == "class" and inspect.getattr_static(cls, name, _MISSING) is _MISSING:
+            setattr(cls, name, OtherName(name))
+
+
+def static_member(cls: type, name: str, default: object) -> Any:
+    """Return what a class has under a name, without running any of its code."""
+    return default if is_hint(cls, name) else inspect.getattr_static(cls, name, default)
+
+
+def is_hint(cls: type, name: str) -> bool:
+    """Tell whether a class has a hint, and no more, under a name."""
+    return isinstance(inspect.getattr_static(cls, name, None), OtherName)
