@@ -373,7 +373,7 @@ def play(
     steps: int | None, video: str | None, episodes: int, greedy: bool,
 ) -> None:  # fmt: skip
     """Watch the agent of a RUN folder play."""
-    from remotely_rl.agents import evaluation  # noqa: PLC0415 - as in train_one
+    from remotely_rl.acting import evaluation  # noqa: PLC0415 - as in train_one
     from remotely_rl.agents import video as videos  # noqa: PLC0415 - as in train_one
 
     with told():
@@ -381,8 +381,9 @@ def play(
             run, video, episodes, greedy, checkpoint,
             seed=seed, model=model_of(model), env=env_of(env), steps=steps,
         )  # fmt: skip
-    for number, (score, length) in enumerate(played.episodes, 1):
-        click.echo(f"episode {number}: {evaluation.plain(score)} in {length:,} steps")
+    for number, episode in enumerate(played.episodes, 1):
+        score = evaluation.plain(episode.score)
+        click.echo(f"episode {number}: {score} in {episode.length:,} steps")
     if len(played.episodes) < episodes:
         click.echo(f"stopped in the middle of an episode, after {played.steps:,} steps in all")
     if video is not None:

@@ -88,6 +88,11 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "atoms": ("", "`n_atoms`", "`num_atoms`", ""),
     "quantiles": ("`n_quantiles`, of `policy_kwargs`", "", "", ""),
     "value_bound": ("", "`v_max`", "`v_max`", ""),
+    "evaluate_every": (
+        "`eval_freq`, in steps of one environment", "", "`evaluation_interval`, in iterations", "",
+    ),
+    "evaluate_episodes": ("`n_eval_episodes`", "", "`evaluation_duration`", ""),
+    "evaluate_greedy": ("`deterministic`", "", "", ""),
 }  # fmt: skip
 
 # What settings were called in earlier versions.

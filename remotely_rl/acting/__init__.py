@@ -1,1 +1,1 @@
-"""Sampling: actors that play, crews that replace them, rounds and streams of their rollouts."""
+"""Sampling and evaluating: policies, actors that play, and crews that replace them."""

@@ -6,7 +6,7 @@ what they learn from a trajectory.
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -27,12 +27,23 @@ from remotely_rl.supervision.watchdog import SWITCH
 from remotely_rl.trees import Tree
 
 
+class EnvAttributes(NamedTuple):
+    """Attributes of environments that were set during the run, and how often."""
+
+    version: int = 0
+    values: Mapping[str, Any] = {}
+
+
+AS_MADE = EnvAttributes()  # none was set
+
+
 class Parameters(NamedTuple):
     """A model's state as numpy arrays, and the update count at which it was read."""
 
     version: int
     state: dict[str, NDArray[Any]]
     env_steps: int = 0  # of all actors by then, for those that follow a schedule
+    env_attributes: EnvAttributes = AS_MADE
 
 
 class Rollout(NamedTuple):
@@ -56,6 +67,7 @@ class Actor:
     """Plays by a model of its own."""
 
     env_steps = 0  # of all actors, for subclasses that follow a schedule
+    env_attributes_version = 0  # of those that its environments have
     fills_replay = False  # which is on the CPU; else what a GPU has seen stays there to learn from
 
     def __init__(
@@ -99,6 +111,15 @@ class Actor:
         networks.load_state(self.model, params.state)
         self.version = params.version
         self.env_steps = params.env_steps
+        self.set_env_attributes(params.env_attributes)
+
+    def set_env_attributes(self, attributes: EnvAttributes) -> None:
+        """Set attributes of the environments, unless that was done."""
+        if attributes.version == self.env_attributes_version:
+            return
+        for player in self.players:
+            player.envs.set_attributes(attributes.values)
+        self.env_attributes_version = attributes.version
 
     def sample(self) -> Rollout:
         """Take T steps in each environment."""

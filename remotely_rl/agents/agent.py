@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from numpy.typing import NDArray
 
 from remotely_rl import networks, trees
-from remotely_rl.agents.load import Policy, Trained
+from remotely_rl.acting.policy import Policy, Trained
 from remotely_rl.agents.load import load as load_trained
 from remotely_rl.environments import Environments, Source
 from remotely_rl.environments.masks import Masks

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remotely_rl import networks
+from remotely_rl.acting.evaluation import check_at_least, telling
+from remotely_rl.acting.policy import Trained, one_thread
 from remotely_rl.agents import load
-from remotely_rl.agents.load import Trained
 from remotely_rl.environments import Environments, Episode, Source, Step, is_atari, name_of
 from remotely_rl.environments.atari import observes_ram
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import training
 
 ATARI_FPS = 15.0  # 60 frames a second, four of them a step
 USUAL_FPS = 30.0  # of environments that do not say
@@ -253,8 +253,8 @@ def play(
     See `load.load` for the other arguments; `steps` limits the steps, and may end it in the
     middle of a game.  Raises TrainingError, also for an environment that cannot render.
     """
-    load.check_at_least(1, episodes=episodes, **({} if steps is None else {"steps": steps}))
-    load.check_at_least(0, seed=seed)
+    check_at_least(1, episodes=episodes, **({} if steps is None else {"steps": steps}))
+    check_at_least(0, seed=seed)
     agent = load.load(run, which, model, env)
     finished: list[Episode] = []
     with ExitStack() as stack:
@@ -266,11 +266,11 @@ def play(
             stack.callback(envs.close)
             stack.callback(screen.close)
             film = stack.enter_context(Video(Path(video), screen))
-        stack.enter_context(training.one_thread())
+        stack.enter_context(one_thread())
         obs = envs.reset(seed)
         if film is not None:
             film.reset(seed)
-        turns = load.telling(
+        turns = telling(
             agent.play(envs, obs, greedy, seed),
             lambda turn: f"{len(finished):,} of {episodes:,} episodes have ended in {turn:,} steps",
         )

@@ -48,6 +48,7 @@ from torch import Tensor, nn
 
 import remotely
 from remotely_rl import networks
+from remotely_rl.acting.actor import Parameters
 from remotely_rl.acting.player import AgentOutput, Player, play
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
@@ -251,6 +252,10 @@ class Agent:
         envs = self.player.envs
         return SampleReport(steps, envs.pop_episodes(), seconds, envs.pop_crashes())
 
+    def set_param(self, params: Parameters) -> None:
+        """Sets the attributes of the environments; see `_attributes`."""
+        self.player.envs.set_attributes(params.env_attributes.values)
+
     def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
         """Asks the server, and draws an action from each of its policies."""
         actions = player.envs.actions
@@ -293,10 +298,13 @@ def loop(session: Session[Config]) -> None:
     server = make_server(config, networks.copy_to_cpu(learner.model), learner.actions, gpus, scale)
     session.at_end(lambda: inference_server.end(server))
     session.restore(RemoteLearner(server, learner.model))
-    agents = session.keep(Stream(_agents(session, config, server), ahead=2))
+    crew = _agents(session, config, server)
+    agents = session.keep(Stream(crew, ahead=2))
     tuner = _tuner(config)
     window = RateWindow(session.seconds() + WARM_UP_S, config.adjust_s)
     while not session.over():
+        if learner.env_attributes.version > crew.version:
+            agents.publish(_attributes(learner))
         if sampled := agents.take(timeout_s=0.5):
             session.tally.sampled(sampled.steps, sampled.episodes, sampled.seconds)
         with inference_server.server_lost_loses_learner():
@@ -317,6 +325,12 @@ def loop(session: Session[Config]) -> None:
 train = Train("ga3c", Config, loop)
 
 
+def _attributes(learner: Learner[Config]) -> Parameters:
+    """What agents are sent: the parameters are at the server."""
+    attributes = learner.env_attributes
+    return Parameters(attributes.version, {}, 0, attributes)
+
+
 def _agents(session: Session[Config], config: Config, server: Server) -> Samplers[SampleReport]:
     def make(number: int) -> Agent:
         return Agent(config, server, session.seed_of(number), number >= config.actors)
@@ -324,7 +338,7 @@ def _agents(session: Session[Config], config: Config, server: Server) -> Sampler
     return Samplers(
         make,
         config.actors,
-        None,
+        _attributes(session.learner),
         session.say,
         over=session.over,
         width=config.envs_per_actor,

@@ -195,7 +195,8 @@ def loop(session: Session[Config]) -> None:
         lambda: {"train/epsilon": float(epsilon(final, session.env_steps, config.explore_steps))}
     )
     while not session.over():
-        broadcast = learner.broadcast(session.env_steps, session.progress)
+        attributes = session.learner.env_attributes
+        broadcast = learner.broadcast(session.env_steps, session.progress, attributes)
         with session.spending("waiting"):
             pushed = workers.take(timeout_s=POLL_S, broadcast=broadcast)
         if pushed is None:

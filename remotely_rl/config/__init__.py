@@ -58,7 +58,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Network": (
         "hidden", "activation", "network", "lstm", "normalize_observations", "log_std_start",
     ),
-    "Run": ("target", "log_interval_s", "checkpoint_interval_s", "play_epsilon"),
+    "Run": (
+        "target", "evaluate_every", "evaluate_episodes", "evaluate_greedy", "log_interval_s",
+        "checkpoint_interval_s", "play_epsilon",
+    ),
     "Machine": (
         "learners", "learners_share", "steps_per_push", "device", "precision", "compile",
         "learner_threads",

@@ -114,6 +114,14 @@ class Common:
     compile: Annotated[
         bool, "compile the learner's network with torch.compile; on a GPU with CUDA graphs"
     ] = False
+    evaluate_every: Annotated[
+        int, "environment steps between evaluations, which play beside training; 0: none",
+        NOT_NEGATIVE,
+    ] = 0  # fmt: skip
+    evaluate_episodes: Annotated[int, "whole episodes of an evaluation", COUNT] = 10
+    evaluate_greedy: Annotated[
+        bool, "an evaluation takes the most likely actions, and does not draw them"
+    ] = True
     log_interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
@@ -187,9 +195,14 @@ class Common:
 
     def unused(self) -> dict[str, str]:
         """Why fields do nothing, as the others are, by their names."""
-        if is_atari(self.env):
-            return {}
-        return dict.fromkeys(("sticky_actions", "life_loss_is_terminal"), "it is of Atari games")
+        why: dict[str, str] = {}
+        if not self.evaluate_every:
+            of_evaluations = ("evaluate_episodes", "evaluate_greedy")
+            why |= dict.fromkeys(of_evaluations, "evaluate_every is 0")
+        if not is_atari(self.env):
+            of_atari = ("sticky_actions", "life_loss_is_terminal")
+            why |= dict.fromkeys(of_atari, "it is of Atari games")
+        return why
 
     def comes_to(self, name: str) -> Any:
         """What a field is, also where others decide."""

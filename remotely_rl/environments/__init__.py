@@ -9,7 +9,8 @@ obs, reward, terminated, truncated, valid, begins = envs.step(action)
 
 from remotely_rl.environments.atari import Atari
 from remotely_rl.environments.checks import check
-from remotely_rl.environments.contract import Environments, Episode, Step
+from remotely_rl.environments.contract import Environments, Step
+from remotely_rl.environments.episodes import Episode
 from remotely_rl.environments.images import Images
 from remotely_rl.environments.sources import (
     Plan,

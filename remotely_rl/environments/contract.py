@@ -29,7 +29,7 @@ Rows are not experience for three reasons.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -40,7 +40,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from remotely_rl import trees
-from remotely_rl.environments import action_spaces
+from remotely_rl.environments import action_spaces, episodes
+from remotely_rl.environments.episodes import Episode
 from remotely_rl.environments.masks import Masks
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf, Observations
 from remotely_rl.errors import TrainingError
@@ -62,13 +63,6 @@ class Step(NamedTuple):
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     begins: NDArray[np.bool_]
-
-
-class Episode(NamedTuple):
-    """A finished episode: the sum of its raw rewards, and its steps (of 4 frames in Atari)."""
-
-    score: float
-    length: int
 
 
 class Environments:
@@ -179,6 +173,7 @@ class Environments:
         vector: Any = self.vector
         row = vector.step_wait() if self._steps_apart else vector.step(self._begun)
         obs, reward, terminated, truncated, info = row
+        told = info.get("final_info", {}) if self._mode is AutoresetMode.SAME_STEP else info
         # Copies: some vector environments return the same arrays at every step.
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         ended, reward = terminated | truncated, np.array(reward, np.float32)
@@ -219,8 +214,9 @@ class Environments:
             self._score[crashed], self._length[crashed] = 0, 0
         for i in np.flatnonzero(over & (self._length > 0)):
             if crashed is None or not crashed[i]:
-                episode = Episode(float(self._score[i]), int(self._length[i]))
-                self._episodes.append((int(i), episode))
+                score, length = float(self._score[i]), int(self._length[i])
+                metrics = episodes.metrics_of(told, int(i))
+                self._episodes.append((int(i), Episode(score, length, metrics)))
             self._score[i], self._length[i] = 0, 0
         self._ended = ended | waiting
         return row
@@ -298,6 +294,21 @@ class Environments:
         """Return the crashes that were survived since the last call."""
         vector = self.vector
         return vector.pop_crashes() if isinstance(vector, SupervisedVectorEnv) else []
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of all environments, and of those that will replace them.
+
+        Raises TrainingError for one that they do not have, or that cannot be set.
+        """
+        vector: Any = self.vector
+        for name, value in attributes.items():
+            try:
+                vector.get_attr(name)  # to set one that is not there would do nothing
+                vector.set_attr(name, [value] * self.num_envs)
+            except (AttributeError, NotImplementedError) as error:
+                raise TrainingError(
+                    f"the environments have no attribute {name!r} that can be set: {error}"
+                ) from None
 
     def watch(self, flight: Any, step_timeout_s: float) -> None:
         """Watch over environments that were made, or pickled, in another process."""

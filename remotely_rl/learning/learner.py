@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remotely_rl import networks, trees
-from remotely_rl.acting.actor import Parameters
+from remotely_rl.acting.actor import AS_MADE, EnvAttributes, Parameters
 from remotely_rl.config import Common, device_of, rate_factor, target_kl_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
@@ -296,6 +296,8 @@ class RewardClipper:
 class Learner(Generic[C]):
     """See the module's docstring.  `version` counts updates."""
 
+    env_attributes: EnvAttributes = AS_MADE  # what actors are to set in their environments
+
     def __init__(self, config: C, model: nn.Module, actions: Actions):
         self.config = config
         self.actions = actions
@@ -484,7 +486,8 @@ class Learner(Generic[C]):
 
     def parameters(self, env_steps: int = 0) -> Parameters:
         """What actors are sent; `env_steps` so far, if they follow a schedule."""
-        return Parameters(self.version, networks.state_of(self.model), env_steps)
+        state = networks.state_of(self.model)
+        return Parameters(self.version, state, env_steps, self.env_attributes)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remotely_rl import networks, sync, trees
-from remotely_rl.acting.actor import Actor
+from remotely_rl.acting.actor import AS_MADE, Actor, EnvAttributes
 from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.experience.batch import Batch, Transitions
@@ -74,6 +74,7 @@ class Broadcast(NamedTuple):
     progress: float  # how much of the schedule is over
     statistics: networks.State  # of the input
     scale: tuple[float, ...] = (0.0, 1.0, 0.0)  # of the values: ValueScale.moments
+    env_attributes: EnvAttributes = AS_MADE
 
 
 def make_rule(config: "Shared", parameters: Tensor) -> Rule:
@@ -129,13 +130,16 @@ class SharedLearner:
         self.flat.load(self.rule.parameters)
         return self.flat.module
 
-    def broadcast(self, env_steps: int, progress: float) -> Broadcast:
+    def broadcast(
+        self, env_steps: int, progress: float, env_attributes: EnvAttributes = AS_MADE
+    ) -> Broadcast:
         """Sets the rate that the schedule has by now; returns what workers need."""
         self.rate.anneal(progress)
         self.rule.set_rate(self.rate.value)
         if self._statistics is None:
             self._statistics = networks.statistics_of(self.flat.module)
-        return Broadcast(env_steps, progress, self._statistics, self.scale.moments)
+        moments = self.scale.moments
+        return Broadcast(env_steps, progress, self._statistics, moments, env_attributes)
 
     def record(self, pushed: PushResult) -> None:
         """Counts a worker's report into the statistics, once the parameters have stepped.
@@ -215,6 +219,7 @@ class SegmentWork:
         """
         if broadcast is not None:
             self.actor.env_steps, self.progress = broadcast.env_steps, broadcast.progress
+            self.actor.set_env_attributes(broadcast.env_attributes)
         self.flat.load(parameters)
         if broadcast is not None and not self._minibatches_left:
             networks.load_statistics(self.actor.model, broadcast.statistics)

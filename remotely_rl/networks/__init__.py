@@ -56,6 +56,7 @@ from remotely_rl.networks.q_network import QNetwork, build_q_network, make_noisy
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
 from remotely_rl.networks.state import (
     State,
+    arrays_of,
     copy_to_cpu,
     initial_state,
     is_recurrent,
@@ -65,6 +66,7 @@ from remotely_rl.networks.state import (
 )
 
 __all__ = [
+    "arrays_of",
     "MLP",
     "UPDATE_EVERY",
     "ActorCritic",

@@ -4,7 +4,7 @@ Models with a memory and models without one are called through the same function
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -26,9 +26,13 @@ def copy_to_cpu(model: nn.Module) -> nn.Module:
 
 def state_of(model: nn.Module) -> State:
     """Return parameters and buffers as numpy arrays, copied: the learner may go on at once."""
+    return arrays_of(model.state_dict())
+
+
+def arrays_of(tensors: Mapping[str, Tensor]) -> State:
+    """Return the same of a `state_dict`."""
     return {
-        name: tensor.detach().cpu().contiguous().numpy().copy()
-        for name, tensor in model.state_dict().items()
+        name: tensor.detach().cpu().contiguous().numpy().copy() for name, tensor in tensors.items()
     }
 
 

@@ -49,7 +49,7 @@ from remotely_rl.acting.actor import Actor, Parameters, Rollout, device_of
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common, learners_of
-from remotely_rl.environments import Environments
+from remotely_rl.environments import Environments, episodes
 from remotely_rl.environments.contract import FRAME
 from remotely_rl.environments.observations import ACTION_MASK
 from remotely_rl.errors import TrainingError
@@ -278,6 +278,7 @@ def _simulators(config: Common, hosts: int, told: Any, first_index: int) -> Simu
         config.envs_per_actor,
         told,
         keys=KEYS | {FRAME, f"_{FRAME}"} if plan.lives else KEYS,
+        keys_at_end=episodes.KEYS,
         step_timeout_s=config.step_timeout_s,
         first_index=first_index,
         waits=plan.waits,

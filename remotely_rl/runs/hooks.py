@@ -12,6 +12,7 @@
     on_start       the run begins, or is resumed                   the session
     on_rollout     experience has come in, before it is learnt     its rollouts
     on_update      the learner has taken the steps of an update    its metrics
+    on_evaluation  an evaluation has ended (`evaluate_every`)      the Evaluation
     on_row         a row of metrics is about to be written         the row, to which it may add
     on_end         the run has ended, and its folder is whole      the result
 
@@ -26,6 +27,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from remotely_rl.acting.actor import Rollout
+from remotely_rl.acting.evaluation import Evaluation
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs.metrics import Row
 
@@ -58,6 +60,10 @@ class Hook:
     def on_update(self, session: "Session[Any]", metrics: Mapping[str, float]) -> None:
         """The learner has taken the steps of an update."""
 
+    def on_evaluation(self, session: "Session[Any]", evaluation: Evaluation) -> None:
+        """An evaluation has ended: its `mean`, `std`, `metrics`, and the `env_steps` of training
+        that its policy had."""
+
     def on_row(self, session: "Session[Any]", row: Row) -> None:
         """A row of metrics is about to be written; numbers that are added become columns."""
 
@@ -83,6 +89,10 @@ class Hooks:
     def update(self, metrics: Mapping[str, float]) -> None:
         """Call all with the metrics of an update."""
         self._call("on_update", metrics)
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Call all with an evaluation."""
+        self._call("on_evaluation", evaluation)
 
     def row(self, row: Row) -> None:
         """Let all add to a row.  Raises TrainingError for what is no number."""

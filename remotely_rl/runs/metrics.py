@@ -9,7 +9,8 @@ episodes, or all if there are fewer; `rollout/return_interval` is that of the in
 Seconds of `environment`, `inference` and `learning` are sums over all processes;
 `time/waiting_s` is the learner's wait for trajectories, `time/idle_s` the actors' for calls.
 `train/rewards_clipped` is the share of rewards that the learner clipped, `train/temperature` what
-a nat of entropy counts in SAC.
+a nat of entropy counts in SAC.  `episode/NAME` is the mean of a metric that environments give their
+episodes (environments/episodes.py), over those of the last 100 that have it.
 """
 
 import csv
@@ -24,12 +25,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from remotely_rl import durable
-from remotely_rl.environments import Episode
+from remotely_rl.environments import Episode, episodes
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 RETURN_WINDOW = 100
+MOST_METRICS = 32  # that environments give their episodes: a name each step would fill the disk
 # Episodes whose mean return decides on reaching the target and on the best checkpoint: a mean
 # of fewer says little, a mean of more lags behind by a minute.
 JUDGED_BY = 30
@@ -92,6 +94,8 @@ class Tally:
     _staleness: list[int] = field(default_factory=list)
     _new: list[Episode] = field(default_factory=list)
     _before: Counters = field(default_factory=Counters)  # when the interval began
+    _evaluated: Row = field(default_factory=dict)  # columns of an evaluation that has ended
+    _own: "OwnMetrics" = field(default_factory=lambda: OwnMetrics())
 
     def __post_init__(self) -> None:
         self._before = replace(self.counters)
@@ -100,17 +104,26 @@ class Tally:
     def of(cls, saved: dict[str, Any]) -> "Tally":
         """The tally that a checkpoint was made with."""
         tally = cls(Counters(**saved["counters"]))
-        tally.recent.extend(Episode(*episode) for episode in saved["recent"])
+        tally.recent.extend(tally._own.of(Episode(*one)) for one in saved["recent"])
         return tally
 
-    def sampled(self, steps: int, episodes: Sequence[Episode], seconds: dict[str, float]) -> None:
+    def sampled(self, steps: int, ended: Sequence[Episode], seconds: dict[str, float]) -> None:
         """Counts an actor's steps, finished episodes and seconds by phase."""
         self.counters.env_steps += steps
-        self.counters.episodes += len(episodes)
-        self.recent.extend(episodes)
-        self._new.extend(episodes)
+        ended = [self._own.of(episode) for episode in ended]
+        self.counters.episodes += len(ended)
+        self.recent.extend(ended)
+        self._new.extend(ended)
         for phase, spent in seconds.items():
             self.spent(phase, spent)
+
+    def evaluated(self, columns: Row) -> None:
+        """Counts an evaluation, with what the next row is to have of it."""
+        self._evaluated = columns
+
+    def remarks(self) -> list[str]:
+        """What should be told of the metrics of episodes, each once."""
+        return self._own.pop_remarks()
 
     def spent(self, phase: str, seconds: float) -> None:
         """Counts time in a phase: environment, inference, learning, waiting or idle."""
@@ -130,9 +143,16 @@ class Tally:
 
     @property
     def has_news(self) -> bool:
-        """Whether there was an update in the interval, or a step before the first update."""
+        """Whether there was an update or an evaluation in the interval, or a step before the first
+        update."""
         steps = self.counters.env_steps - self._before.env_steps
-        return self.has_update or (not self.counters.updates and steps > 0)
+        has_begun = not self.counters.updates and steps > 0
+        return self.has_update or self.has_evaluation or has_begun
+
+    @property
+    def has_evaluation(self) -> bool:
+        """Whether an evaluation has ended in the interval."""
+        return bool(self._evaluated)
 
     def judged(self) -> float:
         """The mean of the last 30 returns, NaN while there are fewer."""
@@ -160,6 +180,7 @@ class Tally:
             "rollout/return_interval": _mean([episode.score for episode in self._new]),
             "rollout/episode_length_mean": _mean([episode.length for episode in self.recent]),
         }
+        row |= {f"episode/{name}": mean for name, mean in episodes.means(self.recent).items()}
         for phase in ("environment", "inference", "learning", "waiting", "idle"):
             row[f"time/{phase}_s"] = self._sums.get(phase, 0.0)
         for name, numbers in self._learnt.items():
@@ -171,8 +192,54 @@ class Tally:
         self._sums, self._learnt, self._staleness, self._new = {}, {}, [], []
         for gauge in self.gauges:
             row |= gauge()
+        row |= self._evaluated
+        self._evaluated = {}
         self._before = replace(counters)
         return row
+
+
+class OwnMetrics:
+    """Which metrics of episodes become columns: the first 32 names, where they are numbers."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._remarked: set[str] = set()  # names, "" for all that are too many
+        self._remarks: list[str] = []
+
+    def of(self, episode: Episode) -> Episode:
+        """Return the episode without the metrics that do not."""
+        if not episode.metrics:
+            return episode
+        return episode._replace(
+            metrics={name: x for name, x in episode.metrics.items() if self._is_column(name, x)}
+        )
+
+    def pop_remarks(self) -> list[str]:
+        """Return what was left out, and was not told yet."""
+        remarks, self._remarks = self._remarks, []
+        return remarks
+
+    def _is_column(self, name: str, number: float) -> bool:
+        if len(self._names) == MOST_METRICS and name not in self._names:
+            self._remark(
+                "",
+                f"episodes have more than {MOST_METRICS} metrics: {name!r} and all that come later"
+                " are left out",
+            )
+            return False
+        self._names.add(name)
+        if math.isnan(number):
+            self._remark(
+                name,
+                f"the metric {name!r} of an episode is no finite number: such episodes do not count"
+                f" in episode/{name}",
+            )
+        return not math.isnan(number)
+
+    def _remark(self, topic: str, text: str) -> None:
+        if topic not in self._remarked:
+            self._remarked.add(topic)
+            self._remarks.append(text)
 
 
 class Writer:

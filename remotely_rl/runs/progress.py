@@ -52,6 +52,7 @@ class Progress:
         self._title = title
         self._limits = limits
         self._console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
+        self._evaluation: Row = {}  # the last one: few rows have any
         self._live: Live | None = None
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False)
@@ -60,7 +61,12 @@ class Progress:
     def show(self, row: Row) -> None:
         """Shows the newest row."""
         if self._live:
-            self._live.update(table(self._title, row, self._limits), refresh=True)
+            if has(row, "evaluation/return_mean"):
+                self._evaluation = {
+                    name: number for name, number in row.items() if name.startswith("evaluation/")
+                }
+            shown = row | self._evaluation
+            self._live.update(table(self._title, shown, self._limits), refresh=True)
         else:
             self.say(line(row, self._limits))
 
@@ -94,7 +100,8 @@ def line(row: Row, limits: Common) -> str:
         f"{clock(row['time/seconds'])}  {row['time/env_steps']:>11,.0f} steps"
         f"  {row['time/steps_per_second']:>6,.0f}/s"
         f"  return {number(row['rollout/return_mean'])} (max {number(row['rollout/return_max'])},"
-        f" {row['rollout/episodes']:.0f} games)"
+        f" {row['rollout/episodes']:.0f} games{success(row, 'episode', ', ')})"
+        f"{'  evaluation ' + evaluation(row) if has(row, 'evaluation/return_mean') else ''}"
         f"{''.join(f'  {told}' for told in learning(row, IN_A_LINE))}"
         f"  rate {rate(row)}"
         f"  staleness {number(row['train/staleness_min'], 0)}"
@@ -118,8 +125,12 @@ def table(title: str, row: Row, limits: Common) -> Table:
         "return",
         f"mean {number(row['rollout/return_mean'])}   max {number(row['rollout/return_max'])}"
         f"   {row['rollout/episodes']:.0f} games"
-        f" of {number(row['rollout/episode_length_mean'], 0)} steps",
+        f" of {number(row['rollout/episode_length_mean'], 0)} steps{success(row, 'episode')}",
     )
+    if has(row, "evaluation/return_mean"):
+        grid.add_row(
+            "evaluation", f"mean {evaluation(row)}   at {row['evaluation/env_steps']:,.0f} steps"
+        )
     grid.add_row("learning", "   ".join(learning(row)) or "-")
     steered = ", steered by target_kl" if target_kl_of(limits) else ""
     grid.add_row("learning rate", f"{rate(row)}{steered}")
@@ -132,13 +143,34 @@ def table(title: str, row: Row, limits: Common) -> Table:
     return grid
 
 
+def evaluation(row: Row) -> str:
+    """What a row has of an evaluation."""
+    spread = (
+        f" (std {number(row['evaluation/return_std'])})"
+        if has(row, "evaluation/return_std")
+        else ""
+    )
+    return f"{number(row['evaluation/return_mean'])}{spread}{success(row, 'evaluation', ', ')}"
+
+
+def success(row: Row, of: str, sign: str = "   ") -> str:
+    """The share of successes among episodes, if these tell."""
+    column = f"{of}/success"
+    return f"{sign}success {number(row[column])}" if has(row, column) else ""
+
+
+def has(row: Row, column: str) -> bool:
+    """Whether a row has a number there."""
+    return not math.isnan(row.get(column, math.nan))
+
+
 def learning(row: Row, columns: Collection[str] | None = None) -> list[str]:
     """What a row has of LEARNING, or of these columns, each as "entropy 0.693"."""
     return [
         f"{name} {number(row[column], digits)}"
         for column, name, digits in LEARNING
         if columns is None or column in columns
-        if not math.isnan(row.get(column, math.nan))
+        if has(row, column)
     ]
 
 

@@ -1,9 +1,10 @@
 """The recorder of a run: rows of metrics, checkpoints, the curve, and lines for the user.
 
-Rows are due every `log_interval_s`, and one at the first update after a game has ended, so that
-the curve of a short run has a beginning.  `checkpoint.pt` is written every
-`checkpoint_interval_s`, `best.pt` when the mean return of the last games is the best so far, by
-what is known when a row is due, and at the end.
+Rows are due every `log_interval_s`, one at the first update after a game has ended, so that the
+curve of a short run has a beginning, and one when an evaluation has ended.  `checkpoint.pt` is
+written every `checkpoint_interval_s`.  `best.pt` is the policy of the best evaluation; in a run
+without evaluations it is written when the mean return of the last games is the best so far, by what
+is known when a row is due, and at the end.
 
 If the disk is full, or gone for a while, the user is told once and training continues.
 """
@@ -64,6 +65,13 @@ class Recorder:
         self._tally.learnt(metrics, staleness)
         self._clipping.count(metrics)
 
+    def evaluated(self, columns: metrics.Row, best: dict[str, Any] | None) -> None:
+        """Counts an evaluation in; `best` is the checkpoint of its policy, if none was better."""
+        self._tally.evaluated(columns)
+        if best is not None:
+            with self._disk(self._folder.best):
+                run_folder.save_checkpoint(self._folder.best, best)
+
     def write_due(self, now: float) -> None:
         """Writes a row, and a checkpoint, if they are due."""
         self.write_due_row(now)
@@ -74,7 +82,7 @@ class Recorder:
     def write_due_row(self, now: float) -> None:
         """Writes a row if one is due."""
         begins_curve = not self._has_curve and self._tally.recent and self._tally.has_update
-        if begins_curve or now >= self._row_due:
+        if begins_curve or self._tally.has_evaluation or now >= self._row_due:
             self._row_due = now + self._config.log_interval_s
             self._write_row(now)
 
@@ -114,6 +122,8 @@ class Recorder:
         with self._disk(self._folder.metrics):
             self._writer.write(row)
         self._progress.show(row)
+        for remark in self._tally.remarks():
+            self.say(remark)
         if clipped := self._clipping.news():
             self.say(clipped)
         self._judge(now)
@@ -122,7 +132,8 @@ class Recorder:
         counters = self._tally.counters
         if self._tally.judged() > counters.best_return:
             counters.best_return = self._tally.judged()
-            self._save(self._folder.best, now)
+            if not self._config.evaluate_every:
+                self._save(self._folder.best, now)
 
     def _save(self, path: Path, now: float) -> None:
         self._tally.counters.seconds = now

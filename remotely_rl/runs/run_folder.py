@@ -3,7 +3,7 @@
 config.json     the config of the last time that the run was started or resumed
 metrics.csv     a row each interval; tensorboard/ has the same
 checkpoint.pt   the last state, to resume from
-best.pt         the state at the best mean return
+best.pt         the state at the best evaluation; without any, at the best mean return
 curve.png       the learning curve
 crashes.jsonl   the crashes of environments
 
@@ -174,12 +174,14 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return found
 
 
-def best_return(path: Path) -> float:
-    """The mean return of the checkpoint at `path`; -inf if it cannot be read."""
+def best_of(path: Path) -> tuple[float, float]:
+    """The best mean return and evaluation that a checkpoint knows of; -inf if it knows none."""
     try:
-        return float(load_checkpoint(path)["counters"]["best_return"])
+        content = load_checkpoint(path)
+        evaluated = content.get("evaluations", {}).get("best", -math.inf)
+        return float(content["counters"]["best_return"]), float(evaluated)
     except (TrainingError, KeyError, TypeError):
-        return -math.inf
+        return -math.inf, -math.inf
 
 
 def check_fits(path: Path, state: dict[str, Tensor], model: nn.Module) -> None:

@@ -92,7 +92,9 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
         make,
         session.say,
         config.accumulate,
-        broadcast=learner.broadcast(session.env_steps, session.progress),
+        broadcast=learner.broadcast(
+            session.env_steps, session.progress, session.learner.env_attributes
+        ),
         over=session.over,
         width=config.envs_per_actor,
         crashes=session.crashes,

@@ -56,7 +56,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from remotely_rl import networks
-from remotely_rl.acting.actor import Rollout
+from remotely_rl.acting.actor import EnvAttributes, Rollout
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.stream import Stream
@@ -68,7 +68,8 @@ from remotely_rl.learning.all_reduce import AllReduce
 from remotely_rl.learning.learner import Learner, LearningRate, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import Threads, waited_s
-from remotely_rl.runs import run_folder
+from remotely_rl.runs import evaluating, run_folder
+from remotely_rl.runs.evaluating import Evaluations
 from remotely_rl.runs.hooks import COEFFICIENTS, Hook, Hooks
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.progress import Progress
@@ -76,6 +77,8 @@ from remotely_rl.runs.recorder import Recorder
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.supervision import Crashes
 from remotely_rl.supervision.logbook import Logbook
+
+TOLD_S = 2.0  # how long the end of a run waits for an evaluation before it says so
 
 C = TypeVar("C", bound=Common)
 A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)
@@ -107,7 +110,7 @@ class Round(NamedTuple):
     """What the learners tell each other after a round of their actors."""
 
     steps: int
-    episodes: list[tuple[float, int]]
+    episodes: list[tuple[float, int, dict[str, float]]]
     seconds: dict[str, float]  # by phase
     minibatches: int  # that its experience can be cut into
     is_ready: bool  # to draw from its replay, if there is one
@@ -193,7 +196,7 @@ class Session(Generic[C]):
     in its loop     take, collect, gather, count         rollouts, waited for in slices and counted
                     spending, learnt, count_update       what an update has taken and found
                     over, tick, progress                 whether to stop; what is due; the schedule
-    to hooks        stop, change                         its end, and coefficients (hooks.py)
+    to hooks        stop, change, set_env_attr           its end, coefficients, environments
     to its user     say, warn                            lines that stay on the terminal
     """
 
@@ -249,6 +252,10 @@ class Session(Generic[C]):
             self.crashes = Crashes(self.say, config.max_crash_rate, keep=Logbook(folder.crashes))
         else:  # the terminal of the run shows as an actor's what this process prints
             self.crashes = Crashes(print, config.max_crash_rate)
+        self._evaluations: Evaluations | None = None
+        if self._recorder is not None and config.evaluate_every:
+            known = saved.get("evaluations", {}) if saved else {}
+            self._evaluations = Evaluations(config, self.say, self._evaluation_seed, known)
         self._round: list[Round] = []  # the last one, of all learners
         self._unreported: dict[str, float] = {}  # seconds spent since, by phase
         self._saveable: Saveable | None = None
@@ -258,6 +265,8 @@ class Session(Generic[C]):
         self._warned: set[str] = set()
         self._at_end = ExitStack()
         self._at_end.callback(self._process.restore)
+        if self._evaluations is not None:
+            self._at_end.callback(self._evaluations.close)
 
     def __enter__(self) -> "Session[C]":
         if self._follows is None:  # else it is the process of an actor
@@ -287,7 +296,8 @@ class Session(Generic[C]):
                     self.say(f"the last good checkpoint is kept: --resume {self.folder.path}")
                 else:
                     self.say("there is no checkpoint yet to resume from")
-            self._finish(f"{type(error).__name__}: {error}" if error else self._ended)
+            ending = f"{type(error).__name__}: {error}" if error else self._ended
+            self._finish(ending, raised=error is not None)
         finally:
             self._at_end.close()
         if error is not raised and error is not None:
@@ -301,8 +311,10 @@ class Session(Generic[C]):
             learner.load(self.saved["learner"])
             torch.set_rng_state(self.saved["random"])
             # What a crash lost may have been better than the checkpoint that the run resumes from.
-            best = run_folder.best_return(self.folder.best)
+            best, evaluated = run_folder.best_of(self.folder.best)
             self.tally.counters.best_return = max(best, self.tally.counters.best_return)
+            if self._evaluations is not None:
+                self._evaluations.best = max(evaluated, self._evaluations.best)
         self._saveable = learner
 
     def learn_with(self, others: AllReduce) -> None:
@@ -349,6 +361,7 @@ class Session(Generic[C]):
                 self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
         self._hooks.rollout(rollouts)
         if not rollouts and self._recorder is not None:
+            self._look_at_evaluation()
             # No checkpoint: actors cannot be saved during a round.
             self._recorder.write_due_row(self.seconds())
         return rollouts
@@ -417,7 +430,9 @@ class Session(Generic[C]):
         return Round(
             steps=sum(rollout.steps for rollout in rollouts),
             episodes=[
-                (float(one.score), one.length) for rollout in rollouts for one in rollout.episodes
+                (float(one.score), one.length, dict(one.metrics))
+                for rollout in rollouts
+                for one in rollout.episodes
             ],
             seconds=spent,
             minibatches=_minibatches_in(
@@ -507,8 +522,10 @@ class Session(Generic[C]):
             torch.set_num_threads(self.threads.count)
 
     def tick(self) -> None:
-        """Writes what is due; call it in each turn of the loop."""
+        """Writes what is due, and begins an evaluation; call it in each turn of the loop."""
         if self._recorder is not None:
+            self._look_at_evaluation()
+            self._begin_evaluation()
             self._recorder.write_due(self.seconds())
 
     def over(self) -> bool:
@@ -533,8 +550,7 @@ class Session(Generic[C]):
         with those of its config.  Raises TrainingError for another, a value out of its range, or
         several learners.
         """
-        if self.others is not None or self.apart is not None:
-            raise TrainingError("coefficients cannot be changed where several learners share a run")
+        self._check_is_alone("coefficients")
         known = COEFFICIENTS & {field.name for field in dataclasses.fields(self._config)}
         for name in coefficients.keys() - known:
             raise TrainingError(
@@ -545,6 +561,22 @@ class Session(Generic[C]):
         learner.config = dataclasses.replace(learner.config, **given)
         if coefficients.keys() & {"learning_rate", "learning_rate_end"}:
             learner.learning_rate = LearningRate.of(learner.config)
+
+    def set_env_attr(self, name: str, value: Any) -> None:
+        """Sets an attribute of all environments from the next rollout on: for hooks.
+
+        Those that replace others have it too; those of evaluations do not.  A run that is resumed
+        begins without it.  Raises TrainingError for several learners; the run does if environments
+        have no such attribute.
+        """
+        self._check_is_alone("attributes of environments")
+        learner = self.learner
+        version, values = learner.env_attributes
+        learner.env_attributes = EnvAttributes(version + 1, {**values, name: value})
+
+    def _check_is_alone(self, what: str) -> None:
+        if self.others is not None or self.apart is not None:
+            raise TrainingError(f"{what} cannot be changed where several learners share a run")
 
     def say(self, text: str) -> None:
         """Prints a line for the user, once: the first learner says the same for all."""
@@ -578,12 +610,60 @@ class Session(Generic[C]):
             # Tensors, which are read without running any code.
             "actors": [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused],
             "times_resumed": self.times_resumed,
+            "evaluations": self._evaluations.state()
+            if self._evaluations is not None
+            else (self.saved or {}).get("evaluations", {}),
         }
 
-    def _finish(self, ended: str) -> None:
+    # --- evaluations ------------------------------------------------------------------------------
+
+    def _evaluation_seed(self, env_steps: int) -> int:
+        return seed_from(self._config.seed, 0, 0, env_steps)  # of four words: no actor's
+
+    def _begin_evaluation(self) -> None:
+        """Begins an evaluation of the learner as it is, if one is due."""
+        evaluations = self._evaluations
+        if evaluations is None or self._saveable is None or not evaluations.is_due(self.env_steps):
+            return
+        self.tally.counters.seconds = self.seconds()
+        content = self._checkpoint_content(self.folder.best)
+        if content is not None:
+            evaluations.begin(self.env_steps, content, self._saveable.model)
+
+    def _look_at_evaluation(self, timeout_s: float = 0.0) -> None:
+        """Counts an evaluation in, if one has ended by now or within the time."""
+        if self._evaluations is None or self._recorder is None:
+            return
+        if (measured := self._evaluations.look(timeout_s)) is not None:
+            columns = evaluating.columns_of(measured.evaluation)
+            self._recorder.evaluated(columns, measured.checkpoint)
+            self._hooks.evaluation(measured.evaluation)
+
+    def _end_evaluations(self) -> None:
+        """Waits for the evaluation under way, and the one that is due after it; not at a Ctrl-C."""
+        evaluations, began, told = self._evaluations, time.monotonic(), False
+        while evaluations is not None and not self._process.asked_to_stop:
+            self._begin_evaluation()
+            if not evaluations.is_under_way:
+                return
+            waited_s = time.monotonic() - began
+            if waited_s > evaluating.END_S:
+                self.say(f"the last evaluation has not ended in {waited_s:.0f} s: it is left out")
+                return
+            if waited_s > TOLD_S and not told:
+                self.say("waiting for the last evaluation; Ctrl-C leaves it out")
+                told = True
+            self._look_at_evaluation(POLL_S)
+
+    def _finish(self, ended: str, raised: bool) -> None:
         self.crashes.tell()
-        if self._recorder is not None:
-            self._recorder.finish(self.seconds(), has_learner=self._saveable is not None)
+        now = self.seconds()
+        try:
+            if not raised:
+                self._end_evaluations()
+        finally:
+            if self._recorder is not None:
+                self._recorder.finish(now, has_learner=self._saveable is not None)
         new_steps = self.env_steps - self._steps_before
         self.result = Result.of(self.folder.path, ended, self.tally, new_steps)
         if self._recorder is not None:

@@ -16,7 +16,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, overload
@@ -29,6 +29,7 @@ from torch import nn
 import remotely
 from remotely_rl import environments, networks, trees
 from remotely_rl.acting import cluster, player
+from remotely_rl.acting.policy import one_thread
 from remotely_rl.config import Common, device_of, learners_of
 from remotely_rl.environments import checks, name_of
 from remotely_rl.environments.action_spaces import Actions
@@ -44,7 +45,7 @@ from remotely_rl.supervision import failures
 from remotely_rl.supervision.vector import is_registered
 from remotely_rl.trees import Tree
 
-__all__ = ["Result", "Session", "Train", "begin", "config_of", "make_learner", "one_thread"]
+__all__ = ["Result", "Session", "Train", "begin", "config_of", "make_learner"]
 
 C = TypeVar("C", bound=Common)
 L = TypeVar("L", bound=Learner[Any])
@@ -376,18 +377,3 @@ def _attempt(config: Common, attempt: int, until: float | None) -> EnvironmentIn
         cluster.discard(call)
         with contextlib.suppress(remotely.RemotelyError):
             remotely.kill(actor)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Within it, torch computes in one thread.
-
-    A few observations at a time are not enough work for more, and results then do not depend on
-    the number of threads set before.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

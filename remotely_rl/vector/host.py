@@ -38,6 +38,7 @@ class Settings(NamedTuple):
     # how they are watched over.  Of infos the VectorEnv then needs some keys alone.
     are_whole: bool = False
     keys: frozenset[str] | None = None
+    keys_at_end: frozenset[str] = frozenset()  # and these, in a step in which an episode ends
     first_index: int = 0  # of the VectorEnv's environments, where they are a part of all
     waits: bool = False  # an environment whose episode is over may be stepped: it stays as it is
 
@@ -91,7 +92,7 @@ class Host:
         if is_replacement:
             failures.disable_stack_dumps()
         is_alone = remotely.current_actor() is not None  # else it is in the user's process
-        self._keys = settings.keys
+        self._keys, self._keys_at_end = settings.keys, settings.keys_at_end
         self._watch = Watch(
             remotely.flight_recorder(flight.nbytes_of(len(makes))),
             settings.step_timeout_s if is_alone else 0.0,
@@ -252,7 +253,11 @@ class Host:
         """Return the infos that the VectorEnv needs."""
         if self._keys is None:
             return infos
-        needed = {key: infos[key] for key in self._keys & infos.keys()}
+        keys = self._keys & infos.keys()
+        if at_end := self._keys_at_end & infos.keys():
+            _, terminated, truncated = self.envs.outcomes
+            keys |= at_end if (terminated | truncated).any() else set()
+        needed = {key: infos[key] for key in keys}
         for key in needed.keys() - {CRASH}:  # of a whole, all have it
             if not key.startswith("_") and f"_{key}" not in infos:
                 needed[f"_{key}"] = np.ones(len(self.envs.outcomes[0]), np.bool_)

@@ -268,16 +268,20 @@ class Simulators(VectorEnv):
         crashes: Crashes,
         *,
         keys: frozenset[str],
+        keys_at_end: frozenset[str] = frozenset(),
         step_timeout_s: float,
         first_index: int = 0,
         waits: bool = False,
     ):
-        """Make the environments, numbered from `first_index`.  Of infos, these `keys` are returned.
+        """Make the environments, numbered from `first_index`.  Of infos, these `keys` are returned,
+        and `keys_at_end` in a step in which an episode ends.
 
         `waits`: one whose episode is over stays as it is until it is reset.
         """
         mode = AutoresetMode.DISABLED if waits else AutoresetMode.NEXT_STEP
-        settings = Settings(mode, True, True, step_timeout_s, 1.0, True, keys, first_index, waits)
+        settings = Settings(
+            mode, True, True, step_timeout_s, 1.0, True, keys, keys_at_end, first_index, waits
+        )
         self._begin(Hosts([make] * (hosts * width), width, settings, crashes), False, mode)
 
     @property

@@ -115,6 +115,14 @@ class Guess(gymnasium.Env[np.ndarray, Any]):
         return np.array([1 - self.right, self.right], np.float32)
 
 
+class Tells(Guess):
+    """Tells in `info` whether the episode was a success."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, info | {"is_success": reward == 1.0}
+
+
 def counting_vector(num_envs: int) -> SyncVectorEnv:
     return SyncVectorEnv([Counting] * num_envs)
 
@@ -244,7 +252,8 @@ class Aim(gymnasium.Env[np.ndarray, Any]):
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         reward = 1.0 - abs(float(action[0]) - self.at)
-        return np.array([self.at], np.float32), reward, True, False, {}
+        info = {"episode": {"reward": reward}}
+        return np.array([self.at], np.float32), reward, True, False, info
 
 
 class Remember(Guess):

@@ -20,8 +20,8 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 import remotely
 from remotely_rl import ppo
 from remotely_rl.acting.actor import Actor
-from remotely_rl.agents.evaluation import measure
-from remotely_rl.agents.load import Trained
+from remotely_rl.acting.evaluation import measure
+from remotely_rl.acting.policy import Trained
 from remotely_rl.experience.trajectory import stack
 from remotely_rl.runs.training import make_learner
 from tools import tables

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from remotely_rl import dqn
-from remotely_rl.agents.evaluation import measure
-from remotely_rl.agents.load import Trained
+from remotely_rl.acting.evaluation import measure
+from remotely_rl.acting.policy import Trained
 from tools import tables
 from tools.studies import results
 from tools.studies.from_replay import ATARI, CARTPOLE, FromReplay, play

@@ -29,8 +29,8 @@ from torch import Tensor
 import remotely
 from remotely_rl import a2c, trees
 from remotely_rl.acting.actor import Actor
-from remotely_rl.agents.evaluation import measure
-from remotely_rl.agents.load import Trained
+from remotely_rl.acting.evaluation import measure
+from remotely_rl.acting.policy import Trained
 from remotely_rl.experience.batch import Batch, Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import gradients, returns

@@ -17,6 +17,7 @@ from remotely_rl import TrainingError, networks, ppo
 from remotely_rl.acting.actor import Actor, Parameters
 from remotely_rl.acting.player import Player
 from remotely_rl.config import Common
+from remotely_rl.environments import Episode
 from remotely_rl.experience.trajectory import Trajectory
 from tests.remotely_rl import toys
 
@@ -59,7 +60,7 @@ def test_with_resets_in_the_pause_an_environment_waits_for_the_next_rollout() ->
     assert seen.valid[:, 0].tolist() == [True, True, True, False, False, False]
     assert seen.terminated[:, 0].tolist() == [False, False, True, False, False, False]
     assert seen.reward[:, 0].tolist() == [10, 20, 30, 0, 0, 0]
-    assert [tuple(game) for game in first.episodes] == [(60.0, 3)] * 4
+    assert first.episodes == [Episode(60.0, 3)] * 4
     assert second.trajectory.obs[:, 0, 0].tolist() == [0, 1, 2, 3, 3, 3, 3]
     assert second.trajectory.begins[:, 0].tolist() == [True] + [False] * 6
 
@@ -79,7 +80,7 @@ def test_a_rollout_tells_its_games_its_seconds_and_the_version_it_was_sampled_wi
     sampler.set_param(Parameters(7, networks.state_of(model)))
     rollout = sampler.sample()
     assert rollout.trajectory.version.tolist() == [7] * 4
-    assert [tuple(game) for game in rollout.episodes] == [(60.0, 3)] * 4
+    assert rollout.episodes == [Episode(60.0, 3)] * 4
     assert rollout.steps == 5 * 4  # six rows, one of which resets
     assert rollout.seconds.keys() == {"environment", "inference", "idle"}
     assert all(spent >= 0 for spent in rollout.seconds.values())
@@ -259,7 +260,7 @@ def test_games_that_were_under_way_at_a_pause_are_counted_whole(
     monkeypatch.setattr(time, "perf_counter", lambda: later)  # a machine that was off meanwhile
     sampler.resume(kept)
     rollout = sampler.sample()
-    assert [tuple(game) for game in rollout.episodes] == [(450.0, 9)] * 4
+    assert rollout.episodes == [Episode(450.0, 9)] * 4
     assert rollout.seconds["idle"] < 100  # the pause is nobody's idleness
 
 

@@ -11,9 +11,9 @@ import torch
 from gymnasium import spaces
 
 from remotely_rl import TrainingError, dqn, ppo, sac, td3
+from remotely_rl.acting.policy import Trained
 from remotely_rl.agents import export
 from remotely_rl.agents.agent import Agent
-from remotely_rl.agents.load import Trained
 from remotely_rl.runs import training
 
 

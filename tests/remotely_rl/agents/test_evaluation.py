@@ -17,9 +17,17 @@ from click.testing import CliRunner, Result
 from torch import nn
 
 from remotely_rl import a2c, environments, networks
-from remotely_rl.agents import evaluation, load
-from remotely_rl.agents.evaluation import Evaluation, evaluate, half_interval, measure, quotas
-from remotely_rl.agents.load import Policy, Trained
+from remotely_rl.acting.evaluation import (
+    STUDENT_T,
+    Evaluation,
+    half_interval,
+    measure,
+    quotas,
+    telling,
+)
+from remotely_rl.acting.policy import Policy, Trained, one_thread
+from remotely_rl.agents import load
+from remotely_rl.agents.evaluation import evaluate
 from remotely_rl.cli import main
 from remotely_rl.config import Common
 from remotely_rl.environments import action_spaces
@@ -115,7 +123,7 @@ def test_environments_that_crash_now_and_then_are_left_out_and_too_many_end_it()
 def test_a_lost_life_ends_no_game_even_if_it_did_in_training() -> None:
     agent = untrained("ALE/Breakout-v5", life_loss_is_terminal=True)
     envs = agent.environments(1)
-    with training.one_thread():
+    with one_thread():
         for _, step in agent.play(envs, envs.reset(3), greedy=False, seed=3):
             if step.terminated.any():
                 break
@@ -224,7 +232,7 @@ def test_an_evaluation_stops_after_so_many_steps_with_the_games_that_have_ended(
 
 def test_how_far_it_is_is_told_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     now = itertools.count(0, 4)  # seconds
-    turns = load.telling(iter("abcdefg"), lambda turn: f"{turn} turns", lambda: next(now))
+    turns = telling(iter("abcdefg"), lambda turn: f"{turn} turns", lambda: next(now))
     assert "".join(turns) == "abcdefg"
     assert capsys.readouterr().err.splitlines() == ["3 turns", "6 turns"]
 
@@ -247,7 +255,7 @@ def test_nineteen_intervals_of_twenty_hold_the_true_mean() -> None:
 
 
 def test_an_interval_is_rather_too_wide_than_too_narrow() -> None:
-    values = [t for _, t in sorted(evaluation.STUDENT_T.items())]
+    values = [t for _, t in sorted(STUDENT_T.items())]
     assert values == sorted(values, reverse=True)
     assert min(values) > 1.96
 

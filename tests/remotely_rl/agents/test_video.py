@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 
 from remotely_rl import a2c
+from remotely_rl.acting.policy import one_thread
 from remotely_rl.agents import load
 from remotely_rl.agents.video import SecondCopy, enlarged, play, watched
 from remotely_rl.cli import main
 from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import training
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("local", "no_curve")
@@ -47,8 +47,8 @@ def pong(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    with training.one_thread():
+def of_torch_one_thread() -> Iterator[None]:
+    with one_thread():
         yield
 
 

@@ -49,8 +49,9 @@ def test_a_run_goes_through_its_schedule_also_when_resumed_and_tells_what_its_al
     monkeypatch.setattr(owner, method, spy)
     algorithm = algorithms.named(name)
     given: dict[str, Any] = {
-        "env": toys.Aim if name in ("sac", "td3") else toys.Guess, "actors": 1, "envs_per_actor": 4,
+        "env": toys.Aim if name in ("sac", "td3") else toys.Tells, "actors": 1, "envs_per_actor": 4,
         "rollout_steps": 8, "random_start": 0, "log_interval_s": 1e6, "checkpoint_interval_s": 1e6,
+        "evaluate_every": 128, "evaluate_episodes": 2,
     }  # fmt: skip
     if hasattr(algorithm.Config, "replay_rows"):
         given |= {"learn_from": 32, "batch_size": 16, "replay_ratio": 1.0}
@@ -75,4 +76,7 @@ def test_a_run_goes_through_its_schedule_also_when_resumed_and_tells_what_its_al
     of_learning = {column[6:] for column in told if column.startswith("train/")}
     assert of_learning - OF_ALL == HAS[name]
     assert "learning_rate" in of_learning
+    of_episodes = {column for column in told if column.startswith("episode/")}
+    assert of_episodes == {"episode/reward" if name in ("sac", "td3") else "episode/success"}
+    assert "evaluation/return_mean" in told
     assert ("rollout/replay_fill" in told) == hasattr(algorithm.Config, "replay_rows")

@@ -112,6 +112,32 @@ def test_the_trajectories_are_those_of_local_sampling(halves: int) -> None:
     assert sum(len(rollout.episodes) for rollout in played) > 10
 
 
+class TellsLate(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Tells in each step how long the episode is so far."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.now = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.now = 0
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.now += 1
+        *row, info = super().step(action)
+        return *row, info | {"episode": {"steps": self.now}, "success": self.now > 9}
+
+
+@pytest.mark.parametrize("resets", ["at_once", "in_pause"])
+def test_hosts_tell_the_metrics_of_episodes(resets: str) -> None:
+    with central(2, env=TellsLate, resets=resets) as made:
+        episodes = [one for rollout in rounds(made, 3) for one in rollout.episodes]
+    assert len(episodes) > 3
+    for episode in episodes:
+        assert episode.metrics == {"steps": episode.length, "success": episode.length > 9}
+
+
 def test_an_update_learns_the_same_from_observations_that_came_as_tensors() -> None:
     config = dataclasses.replace(CONFIG, random_start=0)
     learnt = []

@@ -17,8 +17,8 @@ from tests.remotely_rl.runs.sessions import TRAINED
 
 pytestmark = pytest.mark.usefixtures("local", "no_curve")
 
-MOMENTS = ("on_start", "on_rollout", "on_update", "on_row", "on_end")
-ROWS = dataclasses.replace(TRAINED, log_interval_s=0.0)
+MOMENTS = ("on_start", "on_rollout", "on_update", "on_evaluation", "on_row", "on_end")
+ROWS = dataclasses.replace(TRAINED, log_interval_s=0.0, evaluate_every=40, evaluate_episodes=2)
 
 
 class Diary(Hook):
@@ -122,9 +122,9 @@ def test_a_hook_that_raises_is_named(moment: str, tmp_path: Path) -> None:
         a2c.train(ROWS, run=tmp_path / "run", hooks=[Diary(), Raises(moment)])
 
 
-@pytest.mark.parametrize("moment", ["on_rollout", "on_update", "on_row", "on_end"])
+@pytest.mark.parametrize("moment", ["on_rollout", "on_update", "on_evaluation", "on_row", "on_end"])
 def test_a_hook_that_raises_leaves_a_run_that_goes_on(moment: str, tmp_path: Path) -> None:
-    config = dataclasses.replace(TRAINED, total_steps=60)
+    config = dataclasses.replace(ROWS, total_steps=60)
     with pytest.raises(TrainingError):
         a2c.train(config, run=tmp_path / "run", hooks=[Raises(moment)])
     result = a2c.train(TRAINED, resume=tmp_path / "run")

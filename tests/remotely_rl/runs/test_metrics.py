@@ -10,7 +10,7 @@ from torch.utils.tensorboard import SummaryWriter
 from remotely_rl import durable
 from remotely_rl.environments import Episode
 from remotely_rl.runs import curve, metrics
-from remotely_rl.runs.metrics import COLUMNS, Tally, Writer
+from remotely_rl.runs.metrics import COLUMNS, MOST_METRICS, Tally, Writer
 from tests.remotely_rl import toys
 
 PROMISED = """
@@ -173,3 +173,45 @@ def test_a_row_that_tensorboard_has_no_room_for_is_an_error_and_the_next_one_non
     writer.write(busy_tally().close(10.0))
     writer.close()
     assert [row["time/seconds"] for row in metrics.read(tmp_path / "metrics.csv")] == [5.0, 10.0]
+
+
+# --- metrics of episodes ------------------------------------------------------------------------
+
+
+def test_metrics_of_episodes_are_columns_with_their_mean_over_the_recent_ones() -> None:
+    tally = Tally()
+    tally.sampled(1, [Episode(0.0, 1, {"success": 0.0, "found": 9.0})], {})
+    tally.sampled(1, [Episode(0.0, 1, {"success": 1.0})] * 3 + [Episode(0.0, 1)], {})
+    row = tally.close(1.0)
+    assert (row["episode/success"], row["episode/found"]) == (0.75, 9.0)
+    tally.sampled(1, [Episode(0.0, 1, {"success": 1.0})] * 100, {})
+    row = tally.close(2.0)
+    assert row["episode/success"] == 1.0
+    assert "episode/found" not in row  # none of the last hundred has it
+
+
+def test_a_resumed_run_knows_the_metrics_of_its_recent_episodes() -> None:
+    saved = {"counters": {}, "recent": [[1.0, 1, {"success": 1.0}], [1.0, 1]]}
+    assert Tally.of(saved).close(1.0)["episode/success"] == 1.0
+
+
+def test_a_metric_that_is_no_number_is_left_out_and_told_of_once() -> None:
+    tally = Tally()
+    for _ in range(2):
+        tally.sampled(1, [Episode(0.0, 1, {"success": math.nan}), Episode(0.0, 1)], {})
+    (said,) = tally.remarks()
+    assert said.startswith("the metric 'success' of an episode is no finite number")
+    assert tally.remarks() == []
+    tally.sampled(1, [Episode(0.0, 1, {"success": 1.0})], {})
+    assert tally.close(1.0)["episode/success"] == 1.0
+
+
+def test_a_name_for_each_episode_does_not_make_a_column_for_each() -> None:
+    tally = Tally()
+    tally.sampled(1, [Episode(0.0, 1, {f"level_{n}": 1.0}) for n in range(50)], {})
+    columns = [name for name in tally.close(1.0) if name.startswith("episode/")]
+    assert columns == [f"episode/level_{n}" for n in range(MOST_METRICS)]
+    (said,) = tally.remarks()
+    assert said == (
+        "episodes have more than 32 metrics: 'level_32' and all that come later are left out"
+    )

@@ -55,6 +55,23 @@ def test_what_an_algorithm_has_is_told_and_nothing_else() -> None:
     assert progress.learning(row()) == ["policy loss 1.5000", "entropy 1.000"]
 
 
+def test_successes_and_evaluations_are_told_where_there_are_any() -> None:
+    tally = Tally()
+    assert "success" not in progress.line(row(), NO_LIMITS)
+    tally.sampled(640, [Episode(1.0, 9, {"success": x, "r": 9.0}) for x in (0.0, 1.0)], {})
+    tally.evaluated(
+        {
+            "evaluation/env_steps": 500,
+            "evaluation/return_mean": 2.5,
+            "evaluation/return_std": 0.25,
+            "evaluation/success": 0.75,
+        }
+    )
+    line = progress.line(tally.close(4.0), NO_LIMITS)
+    assert "2 games, success 0.50)  evaluation 2.50 (std 0.25), success 0.75  rate" in line
+    assert "evaluation" not in progress.line(tally.close(8.0), NO_LIMITS)
+
+
 def test_before_the_first_game_there_are_dashes() -> None:
     nothing = Tally().close(1.0)
     assert "return - (max -, 0 games)" in progress.line(nothing, NO_LIMITS)

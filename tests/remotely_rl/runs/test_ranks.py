@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_curve", "own_cluster")
 
 
 GIVEN: dict[str, Any] = {
-    "env": toys.Guess, "actors": 1, "envs_per_actor": 4, "rollout_steps": 8, "device": "cpu",
+    "env": toys.Tells, "actors": 1, "envs_per_actor": 4, "rollout_steps": 8, "device": "cpu",
     "learner_threads": 1, "learners": 2, "log_interval_s": 1e6, "checkpoint_interval_s": 1e6,
 }  # fmt: skip
 A2C = a2c.Config(**GIVEN, random_start=0, total_steps=7_000)
@@ -62,12 +62,16 @@ def until_updates(run: Path) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_two_learners_stay_equal_count_all_steps_and_resume(name: str, tmp_path: Path) -> None:
     algorithm, config = RUNS[name]
+    config = dataclasses.replace(config, evaluate_every=config.total_steps // 2)
     result = algorithm.train(config, run=tmp_path / "run")
     assert result.ended == f"{config.total_steps:,} steps are done"
     steps_of_a_round = 2 * 4 * 8
     assert config.total_steps <= result.env_steps < config.total_steps + steps_of_a_round
     assert result.updates >= 100
     assert result.episodes > 0.4 * result.env_steps  # a step and a reset each, of both
+    row = metrics.read(tmp_path / "run" / "metrics.csv")[-1]
+    assert row["episode/success"] > 0.4
+    assert row["evaluation/env_steps"] == result.env_steps
     kept = run_folder.load_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert kept["counters"]["env_steps"] == result.env_steps
     more = dataclasses.replace(config, total_steps=config.total_steps + 500)

@@ -1,0 +1,185 @@
+"""Evaluating a trained agent: raw scores of whole games, and the confidence in their mean.
+
+Of many games that run side by side, the first N to end are not a fair sample: short ones end
+first.  So each environment has a quota of games, and games beyond the quota are not counted.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from remotely_rl.acting.policy import Trained, one_thread
+from remotely_rl.environments import Environments, Episode
+from remotely_rl.environments.episodes import means
+from remotely_rl.errors import TrainingError
+
+T = TypeVar("T")
+
+TELL_EVERY_S = 10.0  # how far a game without an end is
+
+# The 97.5 % point of Student's t by its degrees of freedom.  Between two entries the lower one
+# is used, which makes the interval a little too wide.  A table, because no dependency has these
+# numbers; not a bootstrap, whose intervals are much too narrow for few games.
+STUDENT_T = {
+    1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262,
+    10: 2.228, 12: 2.179, 14: 2.145, 16: 2.120, 18: 2.101, 20: 2.086, 25: 2.060, 29: 2.045,
+    40: 2.021, 60: 2.000, 120: 1.980, 500: 1.965,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Games by one agent.  Scores are sums of raw rewards, lengths are in the agent's steps."""
+
+    greedy: bool
+    scores: list[float]
+    lengths: list[int]
+    metrics: dict[str, float] = field(default_factory=dict)  # means of what environments tell
+    env_steps: int | None = None  # of training that the agent had, if that is known
+
+    @property
+    def mean(self) -> float:
+        """The mean score."""
+        return float(np.mean(self.scores))
+
+    @property
+    def interval(self) -> float:
+        """Half the 95 % confidence interval of the mean; NaN for a single game."""
+        return half_interval(self.scores)
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the scores; NaN for a single game."""
+        return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else math.nan
+
+    @property
+    def mean_length(self) -> float:
+        """The mean length."""
+        return float(np.mean(self.lengths))
+
+    def __str__(self) -> str:
+        count, interval = len(self.scores), self.interval
+        mode = "greedy" if self.greedy else "sampled"
+        # As many decimals as the interval makes meaningful, at least one.
+        telling = 0 < interval < 1
+        decimals = min(6, -math.floor(math.log10(interval))) if telling else 1
+        mean = f"{mode:<8} {self.mean:,.{decimals}f}"
+        told = "".join(f", {name} {number:.4g}" for name, number in self.metrics.items())
+        if count == 1:
+            return f"{mean}, 1 episode, {self.lengths[0]:,} steps{told}"
+        low, high = min(self.scores), max(self.scores)
+        return (
+            f"{mean} ± {interval:,.{decimals}f} (95 %), {count:,} episodes,"
+            f" from {plain(low)} to {plain(high)}, {self.mean_length:,.0f} steps each{told}"
+        )
+
+
+def plain(score: float) -> str:
+    """A score, to the digits that a sum of float32 rewards has."""
+    return f"{score:,.0f}" if float(score).is_integer() else f"{score:,.6g}"
+
+
+def half_interval(scores: list[float]) -> float:
+    """Half the 95 % confidence interval of the mean, by Student's t; NaN for less than two."""
+    if len(scores) < 2:
+        return math.nan
+    freedom = max(known for known in STUDENT_T if known < len(scores))
+    return STUDENT_T[freedom] * float(np.std(scores, ddof=1)) / math.sqrt(len(scores))
+
+
+def measure(
+    agent: Trained,
+    episodes: int,
+    greedy: bool,
+    seed: int = 1000,
+    envs: int = 16,
+    steps: int | None = None,
+) -> Evaluation:
+    """Plays `episodes` whole games in `envs` environments, the i-th from `seed` + i.
+
+    The games are in the order of the environments.  After `steps` steps in each environment it
+    stops with the games that have ended, of which more are short than would be.  Raises
+    TrainingError for numbers out of range, and if no game has ended by then.
+    """
+    check_at_least(1, episodes=episodes, envs=envs, **({} if steps is None else {"steps": steps}))
+    check_at_least(0, seed=seed)
+    wanted = quotas(episodes, min(envs, episodes))
+    with closing(agent.environments(len(wanted))) as playing:
+        return measure_in(agent, playing, wanted, greedy, seed, steps)
+
+
+def measure_in(
+    agent: Trained,
+    playing: Environments,
+    wanted: Sequence[int],
+    greedy: bool,
+    seed: int,
+    steps: int | None = None,
+    tells: bool = True,
+) -> Evaluation:
+    """The same in environments that were made before, so many games `wanted` in each.
+
+    It `tells` on stderr how far it is.
+    """
+    games: list[list[Episode]] = [[] for _ in wanted]
+    count = sum(wanted)
+
+    def how_far(turn: int) -> str:
+        ended = sum(map(len, games))
+        return f"{ended:,} of {count:,} episodes have ended in {turn * len(wanted):,} steps"
+
+    with one_thread():
+        obs = playing.reset(seed)
+        playing.pop_episodes()  # of games before the reset
+        turns = agent.play(playing, obs, greedy, seed)
+        rewards: list[float] = []
+        for turn, (_, step) in enumerate(telling(turns, how_far) if tells else turns, 1):
+            rewards.append(float(step.reward.mean()))
+            for number, episode in playing.pop_episodes_by_environment():
+                if len(games[number]) < wanted[number]:
+                    games[number].append(episode)
+            if sum(map(len, games)) == count or turn == steps:
+                break
+    if not any(games):
+        raise TrainingError(
+            f"no episode has ended in {turn:,} steps of {len(wanted)} environments; the mean reward"
+            f" of a step was {np.mean(rewards):.6g}"
+        )
+    played = [episode for of_one in games for episode in of_one]
+    return Evaluation(
+        greedy,
+        [episode.score for episode in played],
+        [episode.length for episode in played],
+        means(played),
+    )
+
+
+def quotas(episodes: int, envs: int) -> list[int]:
+    """Divides `episodes` among `envs` environments, as evenly as possible."""
+    each, more = divmod(episodes, envs)
+    return [each + (number < more) for number in range(envs)]
+
+
+def telling(
+    turns: Iterator[T], how_far: Callable[[int], str], clock: Callable[[], float] = time.monotonic
+) -> Iterator[T]:
+    """The turns as they come; every 10 seconds, stderr says `how_far(turns so far)` it is."""
+    due = clock() + TELL_EVERY_S
+    for number, turn in enumerate(turns, 1):
+        yield turn
+        if clock() >= due:
+            print(how_far(number), file=sys.stderr, flush=True)
+            due = clock() + TELL_EVERY_S
+
+
+def check_at_least(lowest: int, **given: int) -> None:
+    """Raises TrainingError for an argument that is lower, by its name."""
+    for name, number in given.items():
+        if number < lowest:
+            raise TrainingError(f"{name} must be at least {lowest}, not {number}")

@@ -1,0 +1,102 @@
+"""Trained models that act: in environments of their run, in any process and without a cluster."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from remotely_rl import networks, trees
+from remotely_rl.config import Common
+from remotely_rl.environments import Environments, Source, Step, Watch
+from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.supervision import Crashes
+from remotely_rl.trees import Tree
+
+
+class Trained(NamedTuple):
+    """A trained model, and the config of its run."""
+
+    config: Common
+    model: nn.Module
+
+    def environments(
+        self, count: int, source: Source | None = None, watch: Watch | None = None
+    ) -> Environments:
+        """Makes `count` environments of the run, or of `source`.
+
+        They are those of the training, except that a lost life never ends a game.
+        """
+        env = source or self.config.env
+        return dataclasses.replace(
+            self.config, env=env, life_loss_is_terminal=False
+        ).make_environments(count, watch)
+
+    def play(
+        self, envs: Environments, obs: Tree, greedy: bool, seed: int
+    ) -> Iterator[tuple[NDArray[Any], Step]]:
+        """Plays without end from `obs`, which a reset returned; yields each action and its step.
+
+        With `greedy` it takes the most likely action; else it draws one, from `seed` on.  Crashes
+        of environments are told; raises TrainingError if there are too many.
+        """
+        crashes = Crashes(print, self.config.max_crash_rate)
+        policy = Policy(self.config, self.model, envs.actions, envs.num_envs, greedy, seed)
+        begins = np.ones(envs.num_envs, np.bool_)
+        while True:
+            action = policy.act(obs, begins)
+            step = envs.step(action)
+            crashes.stepped(envs.num_envs)
+            for report in envs.pop_crashes():
+                crashes.add(report)
+            yield action, step
+            obs, begins = step.obs, step.begins
+
+
+class Policy:
+    """A model that acts in B environments, with a recurrent state for each."""
+
+    def __init__(
+        self,
+        config: Common,
+        model: nn.Module,
+        actions: Actions,
+        count: int,
+        greedy: bool,
+        seed: int,
+    ):
+        self._config = config
+        self._model = model
+        self._actions = actions
+        self.greedy = greedy
+        self._memory = networks.initial_state(model, count)
+        self._random = torch.Generator().manual_seed(seed)
+
+    @torch.inference_mode()
+    def act(self, obs: Tree, begins: NDArray[np.bool_]) -> NDArray[Any]:
+        """Actions [B, ...] for observations [B, ...]; where `begins`, the state is reset."""
+        seen = trees.map_tree(lambda x: torch.from_numpy(x)[None], obs)
+        begins_now = torch.from_numpy(begins)[None]
+        policy, _, self._memory = networks.unroll(self._model, seen, self._memory, begins_now)
+        if self.greedy:
+            return self._config.best(self._actions, policy[0]).numpy()
+        return self._config.draw(self._actions, policy[0], self._random).numpy()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it, torch computes in one thread.
+
+    A few observations at a time are not enough work for more, and results then do not depend on
+    the number of threads set before.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

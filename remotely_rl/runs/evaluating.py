@@ -1,0 +1,172 @@
+"""The evaluations of a run: its present policy plays whole episodes beside training.
+
+How it goes; all in the thread of the run, which waits in 5 alone:
+
+    1  begin     `evaluate_every` steps after the last one, unless that is still under way: then as
+                 soon as it has ended.  Keeps what a checkpoint has now, for best.pt
+    2  look      the actor is there: sends it the parameters.  A Crew makes it for the first one
+    3  look      the actor has died: the crew replaces it, and 2 begins again
+    4  look      returns the result, with the checkpoint if it is the best so far
+    5  look      with a timeout, at the end of the run
+
+A run learns the same, bit by bit, with evaluations and without: they have seeds and random numbers
+of their own, and their parameters are a copy.  If they cannot go on, training does.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from typing import Any, NamedTuple
+
+from torch import nn
+
+import remotely
+from remotely_rl import networks
+from remotely_rl.acting import cluster
+from remotely_rl.acting.crew import Crew
+from remotely_rl.acting.evaluation import Evaluation
+from remotely_rl.acting.evaluator import Evaluator
+from remotely_rl.config import Common
+from remotely_rl.runs.metrics import Row
+from remotely_rl.supervision import Crashes
+
+END_S = 300.0  # how long the end of a run waits for its last evaluation
+
+
+class Begun(NamedTuple):
+    """An evaluation under way."""
+
+    env_steps: int  # of training
+    checkpoint: dict[str, Any]  # of the policy, a copy
+    state: networks.State
+    seed: int
+
+
+class Measured(NamedTuple):
+    """An evaluation that has ended."""
+
+    evaluation: Evaluation
+    checkpoint: dict[str, Any] | None  # of its policy, if it is the best so far
+
+
+class Evaluations:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        config: Common,
+        say: Callable[[str], None],
+        seed_of: Callable[[int], int],
+        saved: Mapping[str, Any],
+    ):
+        """`seed_of(env_steps)` is the seed of an evaluation; `saved` what `state` returned."""
+        self._config, self._say, self._seed_of = config, say, seed_of
+        self.best: float = saved.get("best", -math.inf)  # mean return
+        self._ended_at: int = saved.get("env_steps", 0)  # of training: the last one
+        self._begun_at = self._ended_at
+        self._begun: Begun | None = None
+        self._crew: Crew[Evaluator] | None = None
+        self._call: Future[Evaluation] | None = None
+        self._has_given_up = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether one has begun."""
+        return self._begun is not None
+
+    def is_due(self, env_steps: int) -> bool:
+        """Whether to begin one, so far into the run."""
+        every = self._config.evaluate_every
+        is_next = env_steps // every > self._begun_at // every
+        return is_next and not self.is_under_way and not self._has_given_up
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: one under way begins again when the run is resumed."""
+        return {"env_steps": self._ended_at, "best": self.best}
+
+    def begin(self, env_steps: int, checkpoint: dict[str, Any], model: nn.Module) -> None:
+        """Begin one of the policy in this checkpoint, which is copied."""
+        self._begun_at = env_steps
+        kept = copy.deepcopy(checkpoint)
+        state = networks.arrays_of(kept["learner"]["model"])
+        self._begun = Begun(env_steps, kept, state, self._seed_of(env_steps))
+        if self._crew is None:
+            self._crew = self._make_crew(networks.copy_to_cpu(model))
+
+    def look(self, timeout_s: float = 0.0) -> Measured | None:
+        """Return the one that has ended by now, or within the time; None if there is none."""
+        begun, crew = self._begun, self._crew
+        if begun is None or crew is None:
+            return None
+        try:
+            crew.admit(0.0 if crew.actors else timeout_s)
+            if not crew.actors:
+                return None
+            (actor,) = crew.actors
+            if self._call is None:
+                self._call = remotely.submit(actor.evaluate, begun.state, begun.seed)
+            if not wait([self._call], timeout_s).done:
+                return None
+            call, self._call = self._call, None
+            if error := call.exception():
+                crew.replace(actor, error)
+                return None
+            evaluation = dataclasses.replace(call.result(), env_steps=begun.env_steps)
+            crew.succeeded(actor, sum(evaluation.lengths))
+        except Exception as error:
+            self._say(f"training goes on without evaluations: {error}")
+            self._has_given_up = True
+            self.close()
+            return None
+        return self._ended(begun, evaluation)
+
+    def close(self) -> None:
+        """End the actor; an evaluation under way is lost."""
+        crew, self._crew, self._begun = self._crew, None, None
+        if crew is None:
+            return
+        if self._call is not None:  # it would be waited for
+            for actor in crew.actors:
+                with contextlib.suppress(remotely.RemotelyError):
+                    remotely.kill(actor)
+            cluster.discard(self._call)
+            self._call = None
+        crew.close()
+
+    def _ended(self, begun: Begun, evaluation: Evaluation) -> Measured:
+        self._begun, self._ended_at = None, begun.env_steps
+        if evaluation.mean <= self.best:
+            return Measured(evaluation, None)
+        self.best = evaluation.mean
+        return Measured(evaluation, {**begun.checkpoint, "evaluations": self.state()})
+
+    def _make_crew(self, model: nn.Module) -> Crew[Evaluator]:
+        # It reserves nothing: where sampling takes all cores, it would never have its turn.
+        place: Callable[..., Evaluator] = remotely.options(Evaluator, cpus=0)
+
+        def say(text: str) -> None:
+            self._say(f"evaluation: {text}")
+
+        crew = Crew(
+            lambda number: place(self._config, model, number > 0),
+            0,
+            say,
+            crashes=Crashes(say, self._config.max_crash_rate),
+        )
+        crew.add()
+        return crew
+
+
+def columns_of(evaluation: Evaluation) -> Row:
+    """Return what a row has of an evaluation."""
+    own = {f"evaluation/{name}": number for name, number in evaluation.metrics.items()}
+    return own | {
+        "evaluation/env_steps": math.nan if evaluation.env_steps is None else evaluation.env_steps,
+        "evaluation/episodes": len(evaluation.scores),
+        "evaluation/return_mean": evaluation.mean,
+        "evaluation/return_std": evaluation.std,
+        "evaluation/length_mean": evaluation.mean_length,
+    }

@@ -1,0 +1,115 @@
+"""Attributes of environments that a hook sets: how they reach them, wherever these are."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+
+from remotely_rl import Hook, TrainingError, a2c, a3c, ga3c, ppo
+from remotely_rl.acting.actor import EnvAttributes, Parameters
+from remotely_rl.environments import Episode
+from tests.remotely_rl import toys
+from tests.remotely_rl.runs.sessions import TRAINED
+
+pytestmark = pytest.mark.usefixtures("no_curve")
+
+
+class Level(toys.Guess):
+    """Tells its level when an episode ends, and breaks now and then."""
+
+    level = 1
+    breaks = 0.02
+
+    def step(self, action: int) -> Any:
+        if self.np_random.random() < self.breaks:
+            raise RuntimeError("no contact")
+        *row, info = super().step(action)
+        return *row, info | {"episode": {"level": self.level}}
+
+
+class Whole(Level):
+    breaks = 0.0
+
+
+def side_by_side(num_envs: int) -> SyncVectorEnv:
+    return SyncVectorEnv([lambda: TimeLimit(Whole(), 9)] * num_envs)
+
+
+class Climbs(Hook):
+    """Begins at level 3, and goes on at 5; keeps the levels of the episodes of each update."""
+
+    def __init__(self) -> None:
+        self.seen: list[set[float]] = []
+
+    def on_start(self, session: Any) -> None:
+        session.set_env_attr("level", 3)
+
+    def on_update(self, session: Any, metrics: Any) -> None:
+        recent = list(session.tally.recent)[-8:]
+        self.seen.append({episode.metrics["level"] for episode in recent})
+        if session.progress > 0.5 and 5 not in session.learner.env_attributes.values.values():
+            session.set_env_attr("level", 5)
+
+
+RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a2c": (a2c, {}),
+    "a vector": (a2c, {"env": side_by_side}),
+    "a3c": (a3c, {}),
+    "ga3c": (ga3c, {"train_rows": 16}),
+}
+
+
+def climbs(algorithm: Any, folder: Path, **changes: Any) -> list[set[float]]:
+    given = {
+        "env": Level, "actors": 1, "envs_per_actor": 4, "rollout_steps": 4, "total_steps": 200,
+        "log_interval_s": 1e6, "checkpoint_interval_s": 1e6, "random_start": 0,
+        "learner_threads": 1,
+    } | changes  # fmt: skip
+    known = {field.name for field in dataclasses.fields(algorithm.Config)}
+    hook = Climbs()
+    config = algorithm.Config(**{name: given[name] for name in given.keys() & known})
+    algorithm.train(config, run=folder / "run", hooks=[hook])
+    return hook.seen
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("name", RUNS)
+def test_all_environments_have_what_is_set_from_the_next_rollout_on(
+    name: str, tmp_path: Path
+) -> None:
+    algorithm, changes = RUNS[name]
+    seen = climbs(algorithm, tmp_path, **changes)
+    assert seen[0] == {3}
+    assert seen[-1] == {5}
+
+
+@pytest.mark.usefixtures("here")
+def test_the_simulators_of_central_sampling_have_it_too(tmp_path: Path) -> None:
+    changes = {"actors": 2, "sampling": "alternating", "device": "cpu", "batch_rows": 64}
+    seen = climbs(ppo, tmp_path, **changes)
+    assert seen[0] == {3}
+    assert seen[-1] == {5}
+
+
+def test_an_actor_that_replaces_another_sets_all_that_was_set() -> None:
+    actor = toys.actor(dataclasses.replace(TRAINED, env=Whole), toys.network())
+    state = {name: tensor.numpy() for name, tensor in actor.model.state_dict().items()}
+    actor.set_param(Parameters(9, state, 0, EnvAttributes(4, {"level": 7, "breaks": 0.0})))
+    episodes: list[Episode] = actor.sample().episodes
+    assert {episode.metrics["level"] for episode in episodes} == {7}
+    actor.close()
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("env", [Whole, side_by_side])
+def test_an_attribute_that_environments_do_not_have_is_named(env: Any, tmp_path: Path) -> None:
+    class Mistypes(Hook):
+        def on_update(self, session: Any, metrics: Any) -> None:
+            session.set_env_attr("levle", 3)
+
+    config = dataclasses.replace(TRAINED, env=env)
+    with pytest.raises(TrainingError, match="the environments have no attribute 'levle' that can"):
+        a2c.train(config, run=tmp_path / "run", hooks=[Mistypes()])
