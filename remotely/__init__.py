@@ -19,7 +19,7 @@
 `help(remotely.NAME)` says more of each name.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remotely.api.connection import connect, is_connected, shipped, shutdown
 from remotely.api.current_actor import current_actor
@@ -123,6 +123,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Say what is written here for a name of another library."""
-    raise no_such_name("remotely", f"module.{name}")
+if not TYPE_CHECKING:  # checkers would take any name to exist
+
+    def __getattr__(name: str) -> Any:
+        """Say what is written here for a name of another library."""
+        raise no_such_name("remotely", f"module.{name}")

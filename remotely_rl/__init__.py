@@ -11,11 +11,15 @@ loop.  What they share is in packages:
     networks       models that map observations to policy and value
     environments   one contract for Gymnasium, Atari and your own
     experience     trajectories, and the batches made of them
-    acting         actors, and how they sample: in rounds or in a stream
+    acting         actors, and how they sample: in rounds or in a stream; evaluations
     learning       the learner, the inference server, the parameter server
     sync           rules by which workers share parameters
     runs           a training run: folder, metrics, checkpoints, resuming
     agents         loading, evaluating and filming what a run has learnt
+
+An algorithm in a file of your own takes what it needs from here (docs/own_algorithm.md):
+
+    from remotely_rl import Common, Session, Train, fields, sampling
 
 And for a trainer of your own, environments that survive their crashes, here or on a cluster:
 
@@ -45,10 +49,26 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.rainbow as rainbow
     import remotely_rl.algorithms.sac as sac
     import remotely_rl.algorithms.td3 as td3
+    from remotely_rl.acting.actor import Actor
     from remotely_rl.acting.dial_in import dial_in
     from remotely_rl.agents.agent import Agent, load
-    from remotely_rl.environments import check
+    from remotely_rl.agents.self_play import SelfPlay
+    from remotely_rl.config import Common, fields
+    from remotely_rl.environments import MultiAgent, check
+    from remotely_rl.experience.trajectory import Trajectory
+    from remotely_rl.functions import losses, returns
+    from remotely_rl.learning.learner import (
+        Learner,
+        Losses,
+        TargetLearner,
+        actor_critic_losses,
+        make_batch,
+        to_device,
+    )
+    from remotely_rl.runs import replaying, sampling
     from remotely_rl.runs.hooks import Hook
+    from remotely_rl.runs.session import Result, Session
+    from remotely_rl.runs.training import Train
     from remotely_rl.supervision import CrashReport
     from remotely_rl.vector import VectorEnv
 
@@ -56,6 +76,9 @@ __all__ = [
     "Agent",
     "CrashReport",
     "Hook",
+    "MultiAgent",
+    "Result",
+    "SelfPlay",
     "TrainingError",
     "VectorEnv",
     "a2c",
@@ -74,27 +97,67 @@ __all__ = [
     "rainbow",
     "sac",
     "td3",
+    # what an algorithm in a file of your own is made of
+    "Actor",
+    "Common",
+    "Learner",
+    "Losses",
+    "Session",
+    "TargetLearner",
+    "Train",
+    "Trajectory",
+    "actor_critic_losses",
+    "fields",
+    "losses",
+    "make_batch",
+    "replaying",
+    "returns",
+    "sampling",
+    "to_device",
 ]
 
 _HOMES = {
-    "Agent": "remotely_rl.agents.agent",
-    "load": "remotely_rl.agents.agent",
-    "CrashReport": "remotely_rl.supervision",
-    "Hook": "remotely_rl.runs.hooks",
-    "VectorEnv": "remotely_rl.vector",
-    "check": "remotely_rl.environments",
-    "dial_in": "remotely_rl.acting.dial_in",
+    "Agent": "agents.agent",
+    "CrashReport": "supervision",
+    "Hook": "runs.hooks",
+    "MultiAgent": "environments",
+    "Result": "runs.session",
+    "SelfPlay": "agents.self_play",
+    "VectorEnv": "vector",
+    "check": "environments",
+    "dial_in": "acting.dial_in",
+    "load": "agents.agent",
+    "Actor": "acting.actor",
+    "Common": "config",
+    "Learner": "learning.learner",
+    "Losses": "learning.learner",
+    "Session": "runs.session",
+    "TargetLearner": "learning.learner",
+    "Train": "runs.training",
+    "Trajectory": "experience.trajectory",
+    "actor_critic_losses": "learning.learner",
+    "fields": "config",
+    "losses": "functions",
+    "make_batch": "learning.learner",
+    "replaying": "runs",
+    "returns": "functions",
+    "sampling": "runs",
+    "to_device": "learning.learner",
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Imports an algorithm on first use: each imports torch, which takes two seconds."""
-    try:
-        if name in ALGORITHMS:
-            return importlib.import_module(f"remotely_rl.algorithms.{name}")
-        if name in _HOMES:
-            return getattr(importlib.import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        check_is_of_extra(error)
-        raise
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # checkers would take any name to exist
+
+    def __getattr__(name: str) -> Any:
+        """Imports a name on first use: nearly all import torch, which takes two seconds."""
+        home = "algorithms" if name in ALGORITHMS else _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            module = importlib.import_module(f"{__name__}.{home}")
+            if hasattr(module, name):
+                return getattr(module, name)
+            return importlib.import_module(f"{module.__name__}.{name}")
+        except ModuleNotFoundError as error:
+            check_is_of_extra(error)
+            raise

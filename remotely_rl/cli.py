@@ -4,6 +4,8 @@
     remotely-rl evaluate RUN --episodes 30
     remotely-rl play RUN --video out.mp4
     remotely-rl plot RUN... --out curve.png
+    remotely-rl dashboard
+    remotely-rl report RUN... --out report.html
     remotely-rl simulate fasgd:rate=0.001 sasgd:rate=0.04 --clients 128
 
 Every field of an algorithm's Config is an option of `train`, with the field's prose as its
@@ -11,10 +13,8 @@ help; `config.GROUPS` says in which order.
 """
 
 import contextlib
-import functools
-import importlib.util
+import importlib
 import os
-import re
 import sys
 import types
 import typing
@@ -25,12 +25,16 @@ from typing import Any
 import click
 
 import remotely
+from remotely.dashboard.options import check_is_installed, listening_options
 from remotely_rl import algorithms, other_names, settings
 from remotely_rl.errors import TrainingError, check_is_of_extra
+from remotely_rl.user_code import is_in_file, named_in
 
 if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
     from remotely_rl import networks
+    from remotely_rl.config import Common
     from remotely_rl.environments import Source
+    from remotely_rl.runs import training
     from remotely_rl.sync.simulation.simulator import Row as SimulatedRow
 
 Command = Callable[..., None]
@@ -46,7 +50,10 @@ class Refused(click.ClickException):
 
 
 class Train(click.Group):
-    """One command for each algorithm, made on demand: each imports torch and more."""
+    """One command for each algorithm, made on demand: each imports torch and more.
+
+    FILE.py:NAME is one too.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(algorithms.ALGORITHMS)
@@ -59,21 +66,24 @@ class Train(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Algorithms"):
-            formatter.write_dl([(name, a.summary) for name, a in algorithms.ALGORITHMS.items()])
+            rows = [(name, a.summary) for name, a in algorithms.ALGORITHMS.items()]
+            formatter.write_dl([*rows, ("FILE.py:NAME", "An algorithm of your own.")])
 
 
 def _train_command(name: str) -> click.Command:
-    module = algorithms.named(name)
+    train_by = algorithms.train_of(name)
+    described = algorithms.ALGORITHMS.get(name)
 
     @click.command(
         name,
         cls=Configured,
-        config=lambda: module.Config,
+        config=lambda: train_by.Config,
+        usual=USUAL,
         groups=lambda: {
             group: (*fields, *TRAIN_OPTIONS.get(group, ()))
             for group, fields in importlib.import_module("remotely_rl.config").GROUPS.items()
         },
-        help=f"{algorithms.ALGORITHMS[name].description}\n\n{LIMITS}",
+        help=f"{described.description if described else train_by.summary}\n\n{LIMITS}",
     )
     @click.option("--model", metavar="FILE.py:NAME", help=MODEL.get(name, MODEL["all"]))
     @click.option("--run", metavar="DIR", help="Folder of the run, which must be new.  [in runs/]")
@@ -83,6 +93,13 @@ def _train_command(name: str) -> click.Command:
         "--hook", metavar="FILE.py:NAME", multiple=True, help="A Hook of your own; may be repeated."
     )
     @click.option(
+        "--seeds", metavar="1-5", help="A run for each, in --run DIR; then their mean and interval."
+    )
+    @click.option(
+        "--at-once", metavar="N", type=click.IntRange(1), help="Of the runs of --seeds, so many at"
+        " a time.  [as many as there is room for]",
+    )  # fmt: skip
+    @click.option(
         "--address", metavar="ADDRESS", help="HOST:PORT, or ray:local.  [one of this process]"
     )
     def train_one(
@@ -91,6 +108,8 @@ def _train_command(name: str) -> click.Command:
         resume: str | None,
         initial: str | None,
         hook: Sequence[str],
+        seeds: str | None,
+        at_once: int | None,
         address: str | None,
         **given: Any,
     ) -> None:
@@ -101,14 +120,18 @@ def _train_command(name: str) -> click.Command:
         with told():
             if "env" in given:
                 given["env"] = env_of(given["env"])
+            several = _seeds_of(seeds, at_once, resume, given)
             if resume is None:
-                config = module.Config(**given)
+                config = train_by.Config(**USUAL | given)
             else:
-                config = training.config_of(module.Config, name, resume, given)
+                config = training.config_of(train_by.Config, train_by.algorithm, resume, given)
+            if several:
+                _train_seeds(train_by, config, several, at_once, run, address)
+                return
             if address is not None:
                 cluster.connect(config.processes, address)
             made = [hooks.made(named_in("--hook", name), name) for name in hook]
-            result = module.train(
+            result = train_by(
                 config, model_of(model), run=run, resume=resume, initial=initial, hooks=made
             )
         if result.new_steps == 0:
@@ -121,16 +144,66 @@ def _train_command(name: str) -> click.Command:
     return train_one
 
 
+def _seeds_of(
+    text: str | None, at_once: int | None, resume: str | None, given: Mapping[str, Any]
+) -> list[int]:
+    """The seeds of --seeds, none without it."""
+    if text is None:
+        if at_once is not None:
+            raise TrainingError("--at-once is how many runs of --seeds are trained at a time")
+        return []
+    if resume is not None:
+        raise TrainingError("--seeds resumes what is in its --run DIR: leave out --resume")
+    if "seed" in given:
+        raise TrainingError("--seeds gives each run its seed: leave out --seed")
+    from remotely_rl import seeds  # noqa: PLC0415 - as in train_one
+
+    return seeds.numbers(text)
+
+
+def _train_seeds(
+    train_by: "training.Train[Any]", config: "Common", seeds: Sequence[int], at_once: int | None,
+    run: str | None, address: str | None,
+) -> None:  # fmt: skip
+    from remotely_rl.seeds import train as train_each  # noqa: PLC0415 - as in train_one
+
+    outcomes = train_each(
+        train_by, config, seeds, _words("seeds", "at_once", "run"),
+        folder=None if run is None else Path(run), asked=at_once, address=address, say=click.echo,
+    )  # fmt: skip
+    if any(outcome.has_failed for outcome in outcomes):
+        raise click.exceptions.Exit(1)
+
+
+def _words(*without: str) -> list[str]:
+    """The words of the command that is being run, but for these options."""
+    ctx = click.get_current_context()
+    words = ["train", ctx.info_name or ""]
+    for param in ctx.command.get_params(ctx):
+        value = ctx.params.get(param.name or "")
+        if value is None or param.name in without or (isinstance(value, tuple) and not value):
+            continue
+        if isinstance(value, bool):
+            words.append((param.opts if value else param.secondary_opts)[0])
+        else:
+            several = value if isinstance(value, tuple) else (value,)
+            words += [f"{param.opts[0]}={one}" for one in several]
+    return words
+
+
 AS_POLICY = "A model of your own as the policy; its value is not used.  [one that fits]"
 MODEL = {"all": "A model of your own.  [one that fits]", "sac": AS_POLICY, "td3": AS_POLICY}
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
-    " Ctrl-C.  Defaults, in brackets, learn the --env that they name on two cores."
+    " Ctrl-C.  Defaults are in brackets; for many environments a preset has better ones, which"
+    " `remotely-rl presets` lists."
 )
+# What a new run has unless it is given, in place of the Config's defaults.
+USUAL = {"preset": "auto"}
 # In which group the options are that are no fields.
 TRAIN_OPTIONS = {
     "Network": ("model",),
-    "Run": ("run", "resume", "initial", "hook"),
+    "Run": ("run", "resume", "initial", "hook", "seeds", "at_once"),
     "Machine": ("address",),
 }
 
@@ -151,24 +224,26 @@ class Configured(click.Command):
 
     `groups` are the sections of its help: names of options, in their order.  Fields in none of
     them are in the section Learning.  The class and the groups are asked for when the options
-    are, because they import much.
+    are, because they import much.  `usual` are the defaults that differ from the class's.
     """
 
     def __init__(
         self,
         *args: Any,
         config: Callable[[], type],
+        usual: Mapping[str, Any] = types.MappingProxyType({}),
         groups: Callable[[], Mapping[str, Sequence[str]]] = dict,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self._config = config
+        self._usual = usual
         self._groups = groups
         self._fields: list[click.Option] | None = None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if self._fields is None:
-            self._fields = options_of(self._config())
+            self._fields = options_of(self._config(), self._usual)
         *own, of_help = super().get_params(ctx)
         return [*self._fields, *own, of_help]
 
@@ -217,13 +292,17 @@ class Whole(click.types.IntParamType):
 WHOLE = Whole()
 
 
-def options_of(config: type) -> list[click.Option]:
-    """One option for each field of a Config class, in their order; None if it is not given."""
+def options_of(config: type, usual: Mapping[str, Any]) -> list[click.Option]:
+    """One option for each field of a Config class, in their order; None if it is not given.
+
+    `usual` are defaults to tell of in place of the class's.
+    """
     options = []
     for field in settings.settings(config):
         kind, prose, bounds = field.first_kind, field.prose, field.bounds
         name = field.name.replace("_", "-")
-        default = "none" if field.default is None else field.default
+        default = usual.get(field.name, field.default)
+        default = "none" if default is None else default
         allowed = f", {bounds}" if bounds and bounds.high < float("inf") else ""
         options.append(
             click.Option(
@@ -243,38 +322,9 @@ def model_of(word: str | None) -> "networks.ModelSource | None":
 
 def env_of(word: str | None) -> "Source | None":
     """Loads `FILE.py:NAME`, a class or a function that makes environments; else it is an id."""
-    if word is not None and re.search(r"\.py(:|$)", word):
+    if word is not None and is_in_file(word):
         return typing.cast("Source | None", named_in("--env", word))
     return word
-
-
-def named_in(option: str, word: str | None) -> Any:
-    """What is called NAME in FILE.py, for an option whose value is `FILE.py:NAME`."""
-    if word is None:
-        return None
-    file, _, name = word.rpartition(":")
-    path = Path(file)
-    if not file or not path.is_file():
-        raise TrainingError(f"{option} needs FILE.py:NAME with a file that exists, not {word!r}")
-    path = path.resolve()
-    if str(path.parent) not in sys.path:  # for the modules beside it, as `python FILE.py` has it
-        sys.path.insert(0, str(path.parent))
-    module = _module_of(path)
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        raise TrainingError(f"{file} has nothing called {name!r}") from None
-
-
-@functools.cache  # a file that has both the model and the environment is run once
-def _module_of(path: Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise TrainingError(f"{path} is not a Python file; use FILE.py:NAME")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # actors are sent its classes
-    spec.loader.exec_module(module)
-    return module
 
 
 class CommandLine(click.Group):
@@ -283,8 +333,9 @@ class CommandLine(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         words = [word.partition("=")[0] for word in sys.argv[1:]] if args is None else []
-        trains = words[:1] == ["train"] and not algorithms.ALGORITHMS.keys().isdisjoint(words[1:2])
-        if trains and not {"-h", "--help", "--address"} & set(words):
+        known = [word for word in words[1:2] if word in algorithms.ALGORITHMS or is_in_file(word)]
+        elsewhere = {"-h", "--help", "--address", "--seeds"} & set(words)
+        if words[:1] == ["train"] and known and not elsewhere:
             from remotely_rl.acting import cluster  # noqa: PLC0415 - `--help` needs none
 
             cluster.begin()
@@ -324,6 +375,8 @@ def of_a_run(command: Command) -> Command:
                      help="The model of your own that it was trained with, if it was."),
         click.option("--env", metavar="ENV", help="Another environment of the same spaces, or that"
                      " of your own in which it was trained: FILE.py:NAME."),
+        click.option("--algorithm", metavar="FILE.py:NAME", help="The algorithm of your own that it"
+                     " was trained by, if its file has moved."),
         click.option("--steps", metavar="N", type=WHOLE, help="Stop after so many steps in each"
                      " environment, with the episodes that have ended.  [no limit]"),
     )):  # fmt: skip
@@ -343,7 +396,8 @@ def of_a_run(command: Command) -> Command:
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers, for programs.")
 def evaluate(
     run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
-    steps: int | None, episodes: int, greedy: bool | None, envs: int, as_json: bool,
+    algorithm: str | None, steps: int | None, episodes: int, greedy: bool | None, envs: int,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Play whole games with the agent of a RUN folder; print the mean of their raw scores.
 
@@ -353,7 +407,9 @@ def evaluate(
     from remotely_rl.agents import evaluation, load  # noqa: PLC0415 - as in train_one
 
     with told():
-        agent = load.load(run, checkpoint, model_of(model), env_of(env))
+        agent = load.load(
+            run, checkpoint, model_of(model), env_of(env), named_in("--algorithm", algorithm)
+        )
         done = []
         for mode in (False, True) if greedy is None else (greedy,):
             done.append(evaluation.measure(agent, episodes, mode, seed, envs, steps))
@@ -370,7 +426,7 @@ def evaluate(
 @click.option("--greedy/--sampled", default=False, help="As in `evaluate`.  [sampled]")
 def play(
     run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
-    steps: int | None, video: str | None, episodes: int, greedy: bool,
+    algorithm: str | None, steps: int | None, video: str | None, episodes: int, greedy: bool,
 ) -> None:  # fmt: skip
     """Watch the agent of a RUN folder play."""
     from remotely_rl.acting import evaluation  # noqa: PLC0415 - as in train_one
@@ -379,7 +435,8 @@ def play(
     with told():
         played = videos.play(
             run, video, episodes, greedy, checkpoint,
-            seed=seed, model=model_of(model), env=env_of(env), steps=steps,
+            seed=seed, model=model_of(model), env=env_of(env),
+            algorithm=named_in("--algorithm", algorithm), steps=steps,
         )  # fmt: skip
     for number, episode in enumerate(played.episodes, 1):
         score = evaluation.plain(episode.score)
@@ -415,6 +472,45 @@ def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
         empty = curve.compare(runs, out, over)
     for run in empty:
         click.echo(f"left out, because no episode has ended there: {run}", err=True)
+    click.echo(out)
+
+
+@main.command()
+@click.argument("runs", default="runs", metavar="[RUNS]")
+@click.option("--address", metavar="HOST:PORT", help="A cluster to show beside the runs.")
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    help="Its viewer.key; by default beside the key of REMOTELY_KEY, or in ~/.remotely/keys.",
+)
+@listening_options
+def dashboard(runs: str, address: str | None, key: Path | None, **where: Any) -> None:
+    """Show the RUNS folder in the browser: curves that grow, and runs compared.
+
+    It prints a link that works once, and changes nothing.  With --address it also shows a cluster,
+    as `remotely dashboard` does.
+    """
+    with told():
+        check_is_installed()
+        from remotely_rl.dashboard import command  # noqa: PLC0415 - `--help` needs no server
+
+        command.run(Path(runs), address, key, where)
+
+
+@main.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--out", metavar="FILE.html", default="report.html", show_default=True, help="What to write."
+)
+def report(runs: tuple[str, ...], out: str) -> None:
+    """Write one page about one RUN or more, which can be sent: curves, figures, settings.
+
+    The page is one file, without scripts, and fetches nothing.
+    """
+    from remotely_rl.dashboard import report as reports  # noqa: PLC0415 - as in train_one
+
+    with told():
+        reports.write([Path(run) for run in runs], Path(out))
     click.echo(out)
 
 
@@ -460,6 +556,16 @@ def line_of(row: "SimulatedRow") -> str:
         f"  accuracy {row.metrics['accuracy']:.4f}  version {row.version:,}"
         f"  staleness {row.staleness:.1f}  {row.bytes / 1e6:,.0f} MB"
     )
+
+
+@main.command()
+def presets() -> None:
+    """List the presets of `train`: settings that learn an environment, and what they came to."""
+    from remotely_rl.config import presets  # noqa: PLC0415 - as in train_one
+
+    for row in presets.ROWS:
+        click.echo(f"remotely-rl train {row.algorithm} --env {row.env}")
+        click.echo(f"    {row}\n    {row.options}")
 
 
 @main.command()

@@ -132,4 +132,4 @@ def option(name: str, value: Any = None) -> str:
         return f"--{name}" if value else f"--no-{name}"
     if value is None:
         return f"--{name}"
-    return f"--{name} {value if isinstance(value, str) else format(value, 'g')}"
+    return f"--{name} {value:g}" if isinstance(value, float) else f"--{name} {value}"

@@ -2,7 +2,8 @@
 
 Those of coming_from.md, design.md, environments.md, launch.md and reliability.md come from the code
 that they describe, and from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds
-to that file.  The index of decisions/ comes from the headings of its files.
+to that file; of results.md, from the presets and from docs/published.jsonl.  The index of
+decisions/ comes from the headings of its files.
 
 python tools/tables.py           # rewrite them
 python tools/tables.py --check   # exit 1 if they are not what the code says
@@ -27,6 +28,7 @@ from remotely.protocol import control, wire
 from remotely.protocol.lease import TIMES
 from remotely.testing import faults
 from remotely_rl import other_names
+from remotely_rl.config import presets
 from remotely_rl.runs import hooks
 from remotely_rl.vector import states
 
@@ -97,6 +99,8 @@ def messages() -> str:
     unions = {
         "client to master": control.ToMaster["client"],
         "master to client": control.FromMaster["client"],
+        "viewer to master": control.ToMaster["viewer"],
+        "master to viewer": control.FromMaster["viewer"],
         "worker to master": control.ToMaster["worker"],
         "master to worker": control.FromMaster["worker"],
         "worker to zygote": control.ToZygote,
@@ -230,6 +234,25 @@ def decisions() -> str:
     return table(["", "decision", "date", "status"], rows)
 
 
+def presets_beside_published() -> str:
+    """Return what the presets came to, beside what others have published."""
+    with (DOCS / "published.jsonl").open() as file:
+        tasks = [json.loads(line) for line in file]
+    rows = []
+    for task in tasks:
+        ours = [task["why_not"], "", "", ""]
+        if row := presets.find(task["algorithm"], task["env"]):
+            returns = row.measured.returns
+            reached = sum(one >= task["reach"] for one in returns)
+            ours = [
+                str(row.measured), f"{reached} of {len(returns)}",
+                f"{row.settings['total_steps']:,}", f"{row.measured.minutes:g}",
+            ]  # fmt: skip
+        rows.append([task["env"], f"`{task['algorithm']}`", task["published"], *ours])
+    head = ["environment", "algorithm", "published", "ours: greedy", "seeds", "steps", "minutes"]
+    return table(head, rows)
+
+
 def coefficients() -> str:
     return ", ".join(f"`{name}`" for name in sorted(hooks.COEFFICIENTS)) + "."
 
@@ -250,6 +273,7 @@ PAGES = {
         "other libraries": other_libraries,
         **{library: rows_of(library) for library in names.TABLES},
     },
+    "results.md": {"presets": presets_beside_published},
     "reliability.md": {"times": times, "faults": points, "figures": figures},
     "decisions/README.md": {"decisions": decisions},
 }

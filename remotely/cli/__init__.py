@@ -11,6 +11,7 @@ import click
 
 import remotely
 from remotely.cli.daemons import join, key_commands, start, stop
+from remotely.cli.dashboard import dashboard
 from remotely.cli.inspect import kill, logs, status
 from remotely.cli.launch import down, run, up
 from remotely.errors import RemotelyError
@@ -44,6 +45,7 @@ def main() -> None:
     remotely up hosts.toml                          all machines of a file, by ssh
     srun remotely run -- python train.py            all machines of a job, for one command
     remotely status                                 who is there, what is free
+    remotely dashboard                              the same in the browser
     remotely logs Counter-1 --follow                what an actor prints
     remotely kill Counter-1                         end an actor at once
     remotely keys                                   who may come in
@@ -54,5 +56,5 @@ def main() -> None:
     """
 
 
-for command in (start, join, run, up, down, key_commands, status, logs, kill, stop):
+for command in (start, join, run, up, down, key_commands, status, dashboard, logs, kill, stop):
     main.add_command(command)

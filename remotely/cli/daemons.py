@@ -270,6 +270,7 @@ def key_commands() -> None:
     \b
     remotely keys list
     remotely keys add client ada.key     one more key, to be copied to whom it is for
+    remotely keys add viewer wall.key    one for a dashboard, which may change nothing
     remotely keys revoke ada.key         its holder is cut off, at once
     """
 
@@ -279,17 +280,18 @@ def list_keys() -> None:
     """Show which keys the master admits: their public halves."""
     from remotely.machine import folders
     from remotely.transport import key_files
+    from remotely.transport.keys import ROLES
 
     master = key_files.load_master(folders.key_folder() / "master.key")
-    for role, admitted in (("client", master.client_keys), ("worker", master.worker_keys)):
-        for key in admitted:
+    for role in ROLES:
+        for key in master.keys_of(role):
             click.echo(f"{role}  {key.decode()}")
 
 
 @key_commands.command("add", short_help="Make one more key.")
-@click.argument("role", type=click.Choice(["client", "worker"]))
+@click.argument("role", type=click.Choice(["client", "worker", "viewer"]))
 @click.argument("file", type=click.Path(path_type=Path))
-def add_key(role: Literal["client", "worker"], file: Path) -> None:
+def add_key(role: Literal["client", "worker", "viewer"], file: Path) -> None:
     """Make one more key, which the master admits from now on, and write it to FILE."""
     from remotely.machine import folders
     from remotely.ops import cluster

@@ -44,6 +44,7 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     format      1
     address     of the master
     waiting     how many requests wait for room
+    waits       a list: class, count, waits_s (the first of them), why
     machines    a list: worker (its id), machine, host (the same for workers that share a
                 machine and its memory), address, python, away_s (for how long it
                 cannot be reached, else 0), cpus, gpus, memory, free_cpus, free_gpus,
@@ -60,6 +61,8 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
                         the name if that is one; null if it is detached
     clients     a list: pid, machine, actor (its name, if the client is one), actors (how
                 many it owns); this command is left out
+    ends        a list, newest first, of the last ends of actors that nobody had asked for:
+                name, class, machine, ago_s, lost, restarting, exit, why, stderr
     """
     where = cluster_address(address, port)
     with client_at(where, key) as client:

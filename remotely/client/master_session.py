@@ -157,7 +157,7 @@ class MasterSession:
     ) -> None:
         self._nonce = secrets.token_hex(16)
         self.address = address
-        self.id = bound_id("client", key.pair.public, self._nonce)
+        self.id = bound_id(key.role, key.pair.public, self._nonce)
         self.job = job or self.id
         self.inside = inside
         self.host = this_machine.identity()

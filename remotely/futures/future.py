@@ -33,7 +33,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout
 from remotely.futures import wakeup
@@ -307,8 +307,10 @@ class CallFuture(Future[R]):
         """Wait until another thread completes this; return in any case after `timeout` s."""
         wakeup.sleep_until(self.done, timeout, self)
 
-    def __getattr__(self, name: str) -> Any:
-        raise no_such_name("the future", f"future.{name}")
+    if not TYPE_CHECKING:  # checkers would take any name to exist
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_name("the future", f"future.{name}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Go as a number while a call is pickled; it arrives as the value."""

@@ -51,6 +51,7 @@ from remotely.master.state import (
     LetGo,
     Question,
     State,
+    UnaskedEnd,
     Unknown,
 )
 from remotely.master.waiting import Waiter, gang_of
@@ -632,7 +633,11 @@ def die(state: State, obituary: control.Obituary) -> None:
         obituary = msgspec.structs.replace(obituary, asked=True)
     event = _after(state, record, obituary)
     is_last = event is Event.DIED
-    happen(state, event, record, msgspec.structs.replace(obituary, restarting=not is_last))
+    obituary = msgspec.structs.replace(obituary, restarting=not is_last)
+    if not obituary.asked:
+        told = msgspec.structs.replace(obituary, flight_record=b"", begun={})
+        state.actors.unasked_ends.appendleft(UnaskedEnd(record, told, state.now))
+    happen(state, event, record, obituary)
 
 
 def _after(state: State, record: ActorRecord, obituary: control.Obituary) -> Event:

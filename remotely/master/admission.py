@@ -1,6 +1,6 @@
 """The keys: what the holder of each may do, and how far the master believes its word.
 
-    a key that master.key lists    is a client's or a worker's, until it is taken off the list
+    a key that master.key lists    is a client's, a worker's or a viewer's, until it is taken off
     a delegate                     is a client's, inside of one actor, for as long as that lives
 
 A delegate is the key of an actor that makes calls of its own.  The actor makes the pair when it
@@ -69,18 +69,28 @@ class Admission:
     """The keys that are listed, and the delegates."""
 
     def __init__(
-        self, client_keys: Iterable[bytes], worker_keys: Iterable[bytes], secret: bytes
+        self,
+        client_keys: Iterable[bytes],
+        worker_keys: Iterable[bytes],
+        secret: bytes,
+        viewer_keys: Iterable[bytes] = (),
     ) -> None:
-        self.relist(client_keys, worker_keys)
+        self.relist(client_keys, worker_keys, viewer_keys)
         self.seals = Seals(secret)
         self._actors: Index[bytes, str] = Index()  # by their delegate
         self.delegates: dict[str, bytes] = {}  # the reverse
         self.told: Index[bytes, str] = Index()  # workers, by a delegate that they asked about
         self._asked: Index[str, bytes] = Index()  # the reverse
 
-    def relist(self, client_keys: Iterable[bytes], worker_keys: Iterable[bytes]) -> None:
+    def relist(
+        self,
+        client_keys: Iterable[bytes],
+        worker_keys: Iterable[bytes],
+        viewer_keys: Iterable[bytes] = (),
+    ) -> None:
         """From now on these keys are listed."""
         self._clients, self._workers = frozenset(client_keys), frozenset(worker_keys)
+        self._viewers = frozenset(viewer_keys)
 
     @property
     def client_keys(self) -> list[bytes]:
@@ -91,7 +101,9 @@ class Admission:
         """Return as what the holder of a key is admitted; None for a stranger's."""
         if key in self._clients or key in self._actors:
             return "client"
-        return "worker" if key in self._workers else None
+        if key in self._workers:
+            return "worker"
+        return "viewer" if key in self._viewers else None
 
     def is_listed(self, client_key: bytes) -> bool:
         return client_key in self._clients
@@ -103,7 +115,14 @@ class Admission:
     # --- who says who it is -----------------------------------------------------------------------
 
     def vet_client(self, hello: control.Hello, key: bytes) -> control.Hello:
-        """Return a client's introduction as its key allows it; raise NotAllowed if it lies."""
+        """Return a client's introduction as its key allows it; raise NotAllowed if it lies.
+
+        A viewer is a client that may only look: it lives in no actor, has no modules to be loaded
+        for it, and holds no object that has dialled in.
+        """
+        if key in self._viewers:
+            _check_id("viewer", key, hello.nonce, hello.session)
+            return msgspec.structs.replace(hello, actor="", modules=[], arrivals=[])
         _check_id("client", key, hello.nonce, hello.session)
         if key in self._clients:  # it lives in no actor, whatever it says
             return msgspec.structs.replace(hello, actor="") if hello.actor else hello
@@ -127,7 +146,7 @@ class Admission:
         Two may name the same key, since a worker might name another's to have it revoked with an
         actor of its own.  Without the secret it gains nothing by that.
         """
-        if len(key) != 40 or key in self._clients or key in self._workers:
+        if len(key) != 40 or key in self._clients | self._workers | self._viewers:
             return False
         if self.delegates.setdefault(actor, key) != key:
             return False

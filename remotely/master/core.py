@@ -83,14 +83,17 @@ class Core:
             actors.retry(state)
 
     def list_keys(
-        self, client_keys: Iterable[bytes], worker_keys: Iterable[bytes]
+        self,
+        client_keys: Iterable[bytes],
+        worker_keys: Iterable[bytes],
+        viewer_keys: Iterable[bytes] = (),
     ) -> list[Instruction]:
         """From now on these keys are listed: the workers tell their actors.
 
         What was placed by a key that is not among them has to end, detached or not.
         """
         state = self.state
-        state.admission.relist(client_keys, worker_keys)
+        state.admission.relist(client_keys, worker_keys, viewer_keys)
         for name in state.workers.records:
             self._tell_keys(name)
         for actor, record in list(state.actors.records.items()):
@@ -119,7 +122,8 @@ class Core:
         if who not in state.sessions:
             home = state.actors.records.get(hello.actor)
             root, job = (home.request.key, home.request.job) if home else (key, who)
-            state.sessions.begin(Session(hello, root, job))
+            is_viewer = state.admission.role_of(key) == "viewer"
+            state.sessions.begin(Session(hello, root, job, is_viewer))
         state.arrivals.claim(who, hello.arrivals)
         if unused := state.sessions.use(who, hello.modules):
             for name in state.workers.of_python(hello.python):
@@ -154,7 +158,8 @@ class Core:
             case control.AskStatus(ticket=ticket, fresh=False):
                 actors.tell_status(state, who, ticket)
             case control.AskStatus(ticket=ticket):
-                peers = [*state.workers.records, *(s.hello.session for s in state.sessions)]
+                callers = (s.hello.session for s in state.sessions if not s.is_viewer)
+                peers = [*state.workers.records, *callers]
                 state.status_queries.ask(who, ticket, peers, now)
             case control.Unanswered(calls=calls):
                 state.sessions[who].unanswered = calls

@@ -75,7 +75,10 @@ class Master:
         self._held: dict[bytes, list[object]] = {}  # what came along a route before its name did
         self._ticked = time.monotonic()
         self._admission = Admission(
-            self._key.client_keys, self._key.worker_keys, self._key.pair.secret
+            self._key.client_keys,
+            self._key.worker_keys,
+            self._key.pair.secret,
+            self._key.viewer_keys,
         )
         self._learns_until = time.monotonic() + LEASE_S if config.learns else 0.0
         self._leave_by = 0.0  # not zero: the cluster is being stopped
@@ -170,7 +173,7 @@ class Master:
                 self._send(route, self.core.relay_for_guest())
             case _ if (known := self._peers.get(route)) is None:
                 self._hold(route, message)
-            case _ if role == "client":
+            case _ if role != "worker":  # a viewer's union has a client's questions alone
                 self._do(self.core.hear_client(known, message, now))
             case _:
                 self._do(self.core.hear_worker(known, message, now))
@@ -316,7 +319,9 @@ class Master:
         if not self._key_file:
             return
         self._key = load_master(Path(self._key_file))
-        self._do(self.core.list_keys(self._key.client_keys, self._key.worker_keys))
+        listed = self._key
+        lists = listed.client_keys, listed.worker_keys, listed.viewer_keys
+        self._do(self.core.list_keys(*lists))
         for who, key in list(self._keys.items()):
             if self._admission.role_of(key) is None:
                 log.warning("a key was revoked; its holder has to go")

@@ -32,6 +32,7 @@ from remotely.protocol.resources import Resources
 
 REMEMBERED_DEATHS = 10_000
 REMEMBERED_FLIGHT_RECORDS = 16  # of those; each may be a MiB
+SHOWN_ENDS = 20  # in a status
 
 
 # --- instructions ---------------------------------------------------------------------------------
@@ -110,10 +111,19 @@ class ActorRecord:
         return control.Obituary(actor=self.request.actor, life=self.request.life, asked=True)
 
 
+class UnaskedEnd(NamedTuple):
+    """The end of an actor that nobody had asked for, and when that was."""
+
+    record: ActorRecord
+    obituary: control.Obituary
+    at: float
+
+
 class ActorTable:
     """The actors that have a place, the names that they hold, and how others have ended."""
 
     def __init__(self) -> None:
+        self.unasked_ends: deque[UnaskedEnd] = deque(maxlen=SHOWN_ENDS)  # newest first
         self.records: dict[str, ActorRecord] = {}
         self.by_owner: Index[str, str] = Index()
         self.by_worker: Index[str, str] = Index()
@@ -243,6 +253,7 @@ class Session:
     hello: control.Hello
     key: bytes  # the listed one at its root: its own, or that behind the actor in which it lives
     job: str
+    is_viewer: bool = False  # it makes no calls, and is not asked how many it has made
     modules: set[str] = field(default_factory=set)
     leaving: bool = False
     unanswered: dict[str, int] = field(default_factory=dict)  # calls, by actor; as last told

@@ -1,11 +1,19 @@
-"""The status of a cluster: what each worker has, what is free, and which actors live there."""
+"""The status of a cluster: what each worker has, what is free, which actors live there, what
+waits for room, and how the last actors have ended.
+"""
 
 from collections import Counter
 
+import msgspec
+
+from remotely.master import shortage
 from remotely.master.ledger import Ledger
-from remotely.master.state import ActorRecord, State, WorkerRecord
+from remotely.master.state import ActorRecord, State, UnaskedEnd, WorkerRecord
+from remotely.master.waiting import Waiter
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
+
+SHOWN_WAITS = 8  # classes of a script; each costs a look at what is free
 
 
 def status(ticket: int, state: State) -> control.Status:
@@ -26,8 +34,41 @@ def status(ticket: int, state: State) -> control.Status:
             )
             for name, worker in sorted(state.workers.records.items())
         ],
-        clients=[_of_client(session.hello) for session in state.sessions],
+        clients=[_of_client(each.hello) for each in state.sessions if not each.is_viewer],
         waiting=len(state.waiting),
+        waits=_waits(state),
+        ends=[_of_end(end, state.now) for end in state.actors.unasked_ends],
+    )
+
+
+def _waits(state: State) -> list[control.WaitStatus]:
+    """Return the requests that wait, those of a script for one class together."""
+    lines: dict[tuple[str, str], list[Waiter]] = {}
+    for waiter in state.waiting:
+        lines.setdefault((waiter.request.job, waiter.request.class_name), []).append(waiter)
+    return [
+        control.WaitStatus(
+            class_name=line[0].request.class_name,
+            count=len(line),
+            waits_s=max(0.0, state.now - line[0].since),
+            why=shortage.why_it_waits(line[0].request, state),
+        )
+        for line in list(lines.values())[:SHOWN_WAITS]
+    ]
+
+
+def _of_end(end: UnaskedEnd, now: float) -> control.EndStatus:
+    request, location, obituary = end.record.request, end.record.location, end.obituary
+    return control.EndStatus(
+        name=request.name,
+        class_name=request.class_name,
+        machine=location.machine if location else "",
+        ago_s=max(0.0, now - end.at),
+        lost=obituary.lost,
+        restarting=obituary.restarting,
+        exit=obituary.exit,
+        why=obituary.why,
+        stderr=obituary.stderr,
     )
 
 
@@ -90,7 +131,10 @@ def _of_actor(
 ) -> control.ActorStatus:
     return control.ActorStatus(
         location=location,
-        request=record.request,
+        # Not its environment variables: they may hold secrets, and a viewer sees this.
+        request=msgspec.structs.replace(record.request, env={})
+        if record.request.env
+        else record.request,
         gpu_ids=record.gpu_ids,
         calls=figures.calls,
         cpu_percent=figures.cpu_percent,

@@ -4,6 +4,7 @@
         master.key         the keys of this job alone
         client.key
         worker.key
+        viewer.key
         address.json       who rank 0 is, and soon where
         rank-3.json        rank 3 is there, or has joined, or why it has not
 

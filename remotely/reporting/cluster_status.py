@@ -11,6 +11,7 @@ import msgspec
 from remotely.protocol import control
 from remotely.protocol.resources import format_bytes
 
+_END = ("ago_s", "lost", "restarting", "exit", "why", "stderr")
 JSON_FORMAT = 1  # goes up when a name below goes or changes its meaning, not when one is added
 _MACHINE_COLUMNS = (
     "MACHINE", "ADDRESS", "PYTHON", "FREE CPUS", "FREE GPUS", "FREE MEMORY", "ACTORS",
@@ -112,6 +113,15 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
         "format": JSON_FORMAT,
         "address": address,
         "waiting": found.waiting,
+        "waits": [
+            {
+                "class": wait.class_name,
+                "count": wait.count,
+                "waits_s": wait.waits_s,
+                "why": wait.why,
+            }
+            for wait in found.waits
+        ],
         "machines": [
             {
                 **{name: getattr(worker, name) for name in machine},
@@ -154,6 +164,11 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
             }
             for worker, actor in actors
         ],
+        "ends": [
+            {"name": end.name, "class": end.class_name, "machine": end.machine}
+            | {name: getattr(end, name) for name in _END}
+            for end in found.ends
+        ],
     }
 
 
@@ -168,23 +183,36 @@ def _gpu(worker: control.WorkerStatus, gpu: int) -> int | str:
     return int(name) if name.isdecimal() else name
 
 
+def totals(machines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the machines have together, and what of it is free.
+
+    Each worker has all of its machine's memory, while CPUs and GPUs are shared out.
+    """
+    names = ("cpus", "free_cpus", "gpus", "free_gpus")
+    largest = {m["host"]: m["memory"] for m in sorted(machines, key=lambda m: m["memory"])}
+    memory = sum(largest.values())
+    taken = sum(m["memory"] - m["free_memory"] for m in machines)
+    return {
+        **{name: sum(m[name] for m in machines) for name in names},
+        "memory": memory,
+        "free_memory": memory - taken,
+    }
+
+
 def tables(facts: dict[str, Any], now: float) -> str:
     """Return the facts for people; `now` is in seconds since 1970."""
     machines, actors = facts["machines"], facts["actors"]
-    total = {name: sum(m[name] for m in machines) for name in ("cpus", "gpus", "memory")}
-    free = {name: sum(m[f"free_{name}"] for m in machines) for name in total}
-    # Each worker has all of its machine's memory, while CPUs and GPUs are shared out.
-    largest = {m["host"]: m["memory"] for m in sorted(machines, key=lambda m: m["memory"])}
-    taken = total["memory"] - free["memory"]
-    total["memory"] = sum(largest.values())
-    free["memory"] = total["memory"] - taken
+    total = totals(machines)
     head = (
         f"{facts['address']}: {_count(len(machines), 'machine')}, {_count(len(actors), 'actor')}; "
-        f"free: {free['cpus']:g} of {total['cpus']:g} CPUs, {free['gpus']:g} of {total['gpus']} "
-        f"GPUs, {format_bytes(free['memory'])} of {format_bytes(total['memory'])}"
+        f"free: {total['free_cpus']:g} of {total['cpus']:g} CPUs, {total['free_gpus']:g} of "
+        f"{total['gpus']} GPUs, {format_bytes(total['free_memory'])} of "
+        f"{format_bytes(total['memory'])}"
     )
     if facts["waiting"]:
         head += f"\n{_count(facts['waiting'], 'request')} waiting for room"
+        for wait in facts["waits"]:
+            head += f"\n  {wait['count']} of {wait['class']}: {wait['why']}"
     rows: list[tuple[str, ...]] = [
         (
             m["machine"],

@@ -1,6 +1,6 @@
 """The files of keys: made once, written whole, and read only if nobody else may read them.
 
-`remotely start` makes all three, once.  `remotely keys` makes more of them, for more people or
+`remotely start` makes all four, once.  `remotely keys` makes more of them, for more people or
 machines, and revokes one.
 
 A secret is written to a file that nobody else may read from its first byte on, whatever the umask.
@@ -32,7 +32,7 @@ _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a named pipe would wait for i
 
 
 def make_keys(folder: Path) -> None:
-    """Make what is missing of master.key, client.key and worker.key, and overwrite nothing.
+    """Make what is missing of master.key and of a key for each role, and overwrite nothing.
 
     Of several processes that start at once, one makes the keys and the others find them.  The
     master's list is written before the member's file: a crash in between leaves an admitted key
@@ -57,12 +57,7 @@ def make_keys(folder: Path) -> None:
                     _refuse_to_replace(file)
                 continue
             pair = fresh_pair()
-            lists = {role: (pair.public,)}
-            master = MasterKey(
-                master.pair,
-                master.client_keys + lists.get("client", ()),
-                master.worker_keys + lists.get("worker", ()),
-            )
+            master = master.listing(role, (*master.keys_of(role), pair.public))
             _write(master_file, master.to_dict())
             _write(file, MemberKey(role, pair, master.pair.public).to_dict())
 
@@ -78,12 +73,8 @@ def add_key(folder: Path, role: Role, file: Path) -> MemberKey:
         if file.exists():
             raise NotAllowed(f"{file} exists and is not overwritten; name another file")
         member = MemberKey(role, fresh_pair(), master.pair.public)
-        clients, workers = master.client_keys, master.worker_keys
-        if role == "client":
-            clients += (member.pair.public,)
-        else:
-            workers += (member.pair.public,)
-        _write(folder / "master.key", MasterKey(master.pair, clients, workers).to_dict())
+        listed = master.listing(role, (*master.keys_of(role), member.pair.public))
+        _write(folder / "master.key", listed.to_dict())
         _write(file, member.to_dict())
     return member
 
@@ -102,12 +93,8 @@ def revoke_key(folder: Path, public: bytes) -> Role:
                 f"{public.decode()} is neither a key that the master of {folder} admits nor a key "
                 "file; `remotely keys list` shows those that are"
             )
-        left = {
-            of: tuple(key for key in keys if key != public)
-            for of, keys in (("client", master.client_keys), ("worker", master.worker_keys))
-        }
-        changed = MasterKey(master.pair, left["client"], left["worker"])
-        _write(folder / "master.key", changed.to_dict())
+        left = tuple(key for key in master.keys_of(role) if key != public)
+        _write(folder / "master.key", master.listing(role, left).to_dict())
     return role
 
 
@@ -121,13 +108,13 @@ def load_master(path: Path) -> MasterKey:
 
 
 def load_member(path: Path, role: Role | None = None) -> MemberKey:
-    """Read client.key or worker.key.  Raises NotAllowed, also if it is not the key of `role`."""
+    """Read the key of a member.  Raises NotAllowed, also if it is not the key of `role`."""
     member = _member_of(_read(path, role or "client"), str(path), role)
     return dataclasses.replace(member, file=str(path))
 
 
 def member_of(content: bytes, source: str, role: Role) -> MemberKey:
-    """Read the content of client.key or worker.key, which came from `source`; as `load_member`."""
+    """Read the content of a member's key file, which came from `source`; as `load_member`."""
     if not content.strip():
         raise NotAllowed(f"{source} has no key; send {role}.key there")
     with _parsing(source):

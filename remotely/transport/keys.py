@@ -4,6 +4,7 @@
     master.key   the master's machine alone       be the master: it lists who is admitted
     client.key   whoever makes calls              run code on the workers
     worker.key   each machine that joins          receive code and answer calls
+    viewer.key   a dashboard                      see the status and the logs, and change nothing
 
 Holding one role's key gives nothing of another's.  Each key is a role, a pair, and the master's
 public key (so that nobody can pose as the master) or the public keys that the master admits.
@@ -17,8 +18,8 @@ import msgspec
 import zmq
 from zmq.utils import z85
 
-Role = Literal["client", "worker"]
-ROLES: tuple[Role, ...] = ("client", "worker")
+Role = Literal["client", "worker", "viewer"]
+ROLES: tuple[Role, ...] = ("client", "worker", "viewer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,24 @@ class MasterKey:
     pair: KeyPair
     client_keys: tuple[bytes, ...] = ()
     worker_keys: tuple[bytes, ...] = ()
+    viewer_keys: tuple[bytes, ...] = ()
+
+    def keys_of(self, role: Role) -> tuple[bytes, ...]:
+        """Return the public keys that are admitted in a role."""
+        return {
+            "client": self.client_keys,
+            "worker": self.worker_keys,
+            "viewer": self.viewer_keys,
+        }[role]
+
+    def listing(self, role: Role, keys: tuple[bytes, ...]) -> "MasterKey":
+        """Return the same master, which admits these keys in a role."""
+        lists = {each: self.keys_of(each) for each in ROLES} | {role: keys}
+        return MasterKey(self.pair, lists["client"], lists["worker"], lists["viewer"])
 
     def role_of(self, public: bytes) -> Role | None:
         """Return the role of an admitted key; None for a stranger's."""
-        if public in self.client_keys:
-            return "client"
-        return "worker" if public in self.worker_keys else None
+        return next((role for role in ROLES if public in self.keys_of(role)), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it, secret included: for a file of ours or a pipe."""
@@ -51,6 +64,7 @@ class MasterKey:
             "secret": self.pair.secret.decode(),
             "clients": [key.decode() for key in self.client_keys],
             "workers": [key.decode() for key in self.worker_keys],
+            "viewers": [key.decode() for key in self.viewer_keys],
         }
 
     @classmethod
@@ -60,7 +74,7 @@ class MasterKey:
 
 @dataclass(frozen=True, slots=True)
 class MemberKey:
-    """A client's or worker's pair, and the one master that it trusts."""
+    """The pair of a client, worker or viewer, and the one master that it trusts."""
 
     role: Role
     pair: KeyPair
@@ -101,6 +115,7 @@ class _MasterFile(msgspec.Struct, forbid_unknown_fields=True):
     secret: str
     clients: list[str]
     workers: list[str]
+    viewers: list[str] = []  # older files have none
 
 
 class _MemberFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -112,8 +127,10 @@ class _MemberFile(msgspec.Struct, forbid_unknown_fields=True):
 
 def _master_from(file: _MasterFile) -> MasterKey:
     pair = _pair(file.public, file.secret)
-    clients, workers = (tuple(_key(k) for k in keys) for keys in (file.clients, file.workers))
-    return MasterKey(pair, clients, workers)
+    clients, workers, viewers = (
+        tuple(_key(k) for k in keys) for keys in (file.clients, file.workers, file.viewers)
+    )
+    return MasterKey(pair, clients, workers, viewers)
 
 
 def _member_from(file: _MemberFile) -> MemberKey:

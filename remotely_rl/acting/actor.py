@@ -142,7 +142,7 @@ class Actor:
             episode
             for player in self.players
             for which, episode in player.envs.pop_episodes_by_environment()
-            if self.counts(which % player.width)
+            if self.counts(which % (player.width // player.envs.agents))
         ]
 
     def counts(self, environment: int) -> bool:

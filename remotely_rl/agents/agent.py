@@ -27,6 +27,7 @@ from remotely_rl.environments import Environments, Source
 from remotely_rl.environments.masks import Masks
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
 from remotely_rl.errors import TrainingError
+from remotely_rl.runs.training import Train
 
 Begins = bool | Sequence[bool] | NDArray[np.bool_]
 
@@ -37,15 +38,17 @@ def load(
     *,
     model: networks.ModelSource | None = None,
     env: Source | None = None,
+    algorithm: Train[Any] | None = None,
     seed: int = 0,
 ) -> "Agent":
     """Load the agent of a run folder, from its "last" or its "best" checkpoint.
 
     Pass `model` and `env` if the run was trained with your own: the folder has only their names.
-    `env` may be another environment of the same spaces.  Raises TrainingError if one of them is
-    missing or does not fit, or if the folder is incomplete.
+    `env` may be another environment of the same spaces.  `algorithm` is the `train` of one of your
+    own whose file is not where it was.  Raises TrainingError if one of them is missing or does not
+    fit, or if the folder is incomplete.
     """
-    trained = load_trained(run, which, model, env)
+    trained = load_trained(run, which, model, env, algorithm)
     with closing(trained.environments(1)) as probe:
         probe.reset(seed)  # tells whether actions are masked
         return Agent(trained, probe, seed)

@@ -3,11 +3,13 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 from remotely_rl import networks
 from remotely_rl.acting.evaluation import Evaluation, measure
 from remotely_rl.agents import load
 from remotely_rl.environments import Source
+from remotely_rl.runs.training import Train
 
 __all__ = ["Evaluation", "as_json", "evaluate", "measure"]
 
@@ -39,6 +41,7 @@ def evaluate(
     seed: int = 1000,
     model: networks.ModelSource | None = None,
     env: Source | None = None,
+    algorithm: Train[Any] | None = None,
     envs: int = 16,
     steps: int | None = None,
 ) -> Evaluation:
@@ -46,4 +49,6 @@ def evaluate(
 
     The same arguments give the same games.  Raises TrainingError.
     """
-    return measure(load.load(run, which, model, env), episodes, greedy, seed, envs, steps)
+    return measure(
+        load.load(run, which, model, env, algorithm), episodes, greedy, seed, envs, steps
+    )

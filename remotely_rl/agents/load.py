@@ -6,6 +6,7 @@ needed.  Loading runs no code: the actors' state in a checkpoint is pickled, and
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from remotely_rl import algorithms, networks
 from remotely_rl.acting.policy import Trained
@@ -13,6 +14,7 @@ from remotely_rl.environments import Source, name_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder, training
 from remotely_rl.runs.run_folder import RunFolder
+from remotely_rl.runs.training import Train
 
 CHECKPOINTS = ("best", "last")
 
@@ -22,17 +24,20 @@ def load(
     which: str = "last",
     model: networks.ModelSource | None = None,
     env: Source | None = None,
+    algorithm: Train[Any] | None = None,
 ) -> Trained:
     """Loads the agent of a run folder, from its "last" or its "best" checkpoint.
 
     Pass `model` and `env` if the run was trained with your own: the folder has only their names.
-    `env` may be another environment, of the same spaces.  Raises TrainingError if one of them is
-    missing or does not fit, or if the folder is incomplete.
+    `env` may be another environment, of the same spaces.  `algorithm` is the `train` of one of your
+    own whose file is not where it was.  Raises TrainingError if one of them is missing or does not
+    fit, or if the folder is incomplete.
     """
     folder = RunFolder(Path(run))
-    algorithm, trained_in, _ = run_folder.read(run)
-    kind = algorithms.named(algorithm).Config
-    config = training.config_of(kind, algorithm, run, {} if env is None else {"env": env})
+    trained_in = run_folder.read(run).env
+    by = algorithms.of_run(run, algorithm)
+    given = {} if env is None else {"env": env}
+    config = training.config_of(by.Config, by.algorithm, run, given)
     path = _checkpoint(folder, which)
     try:
         state = run_folder.load_checkpoint(path)["learner"]["model"]

@@ -23,6 +23,7 @@ from remotely_rl.agents import load
 from remotely_rl.environments import Environments, Episode, Source, Step, is_atari, name_of
 from remotely_rl.environments.atari import observes_ram
 from remotely_rl.errors import TrainingError
+from remotely_rl.runs.training import Train
 
 ATARI_FPS = 15.0  # 60 frames a second, four of them a step
 USUAL_FPS = 30.0  # of environments that do not say
@@ -246,6 +247,7 @@ def play(
     seed: int = 1000,
     model: networks.ModelSource | None = None,
     env: Source | None = None,
+    algorithm: Train[Any] | None = None,
     steps: int | None = None,
 ) -> Played:
     """Plays whole games with the agent in a run folder, and films them if `video` is a path.
@@ -255,7 +257,7 @@ def play(
     """
     check_at_least(1, episodes=episodes, **({} if steps is None else {"steps": steps}))
     check_at_least(0, seed=seed)
-    agent = load.load(run, which, model, env)
+    agent = load.load(run, which, model, env, algorithm)
     finished: list[Episode] = []
     with ExitStack() as stack:
         film = None

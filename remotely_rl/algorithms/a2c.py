@@ -89,7 +89,7 @@ class Config(Common):
     @property
     def rate_ratio(self) -> float:
         """How many times as many environments there are as the rate is given for."""
-        return self.actors * self.envs_per_actor / RATE_IS_FOR
+        return self.actors * self.rows_per_actor / RATE_IS_FOR
 
 
 def compute_losses(

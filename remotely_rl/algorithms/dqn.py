@@ -221,6 +221,7 @@ class Config(Common):
         """The probability of a random action in each environment of an actor."""
         final = 0.0 if self.noisy else self.epsilon
         ends = q_learning.spread(final, self.epsilon_spread, self.envs_per_actor)
+        ends = ends.repeat_interleave(self.agents_per_env)
         steps = 1 if self.noisy else self.explore_steps
         return q_learning.epsilon(ends, env_steps - self.learn_from, steps)
 

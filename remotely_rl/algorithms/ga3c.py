@@ -341,7 +341,7 @@ def _agents(session: Session[Config], config: Config, server: Server) -> Sampler
         _attributes(session.learner),
         session.say,
         over=session.over,
-        width=config.envs_per_actor,
+        width=config.rows_per_actor,
         crashes=session.crashes,
     )
 

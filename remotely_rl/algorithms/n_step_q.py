@@ -161,6 +161,7 @@ class QActor(Actor):
         policy, value = self.model(obs)
         q = q_values(policy, value, config.dueling)
         chances = epsilon(self.final, self.env_steps, config.explore_steps)
+        chances = chances.repeat_interleave(config.agents_per_env)
         action = player.draw(epsilon_greedy, q, chances)
         policy, value = self.target(obs)
         q_target = q_values(policy, value, config.dueling)

@@ -107,7 +107,7 @@ class Config(Common):
     def comes_to(self, name: str) -> Any:
         if name == "rollout_steps" and self.rollout_steps is None:
             # To the nearest: a round of 15 actors with 16 environments has 9 steps, 2,160 rows.
-            return max(1, round(self.batch_rows / (self.actors * self.envs_per_actor)))
+            return max(1, round(self.batch_rows / (self.actors * self.rows_per_actor)))
         return super().comes_to(name)
 
     def unused(self) -> dict[str, str]:
@@ -115,7 +115,7 @@ class Config(Common):
         return super().unused() | given
 
     def remarks(self, is_own_model: bool = False) -> list[str]:
-        steps, width = self.comes_to("rollout_steps"), self.actors * self.envs_per_actor
+        steps, width = self.comes_to("rollout_steps"), self.actors * self.rows_per_actor
         rows = f"a round has {steps * width:,} rows: {steps:,} steps of {width:,} environments"
         return [rows, *super().remarks(is_own_model)]
 

@@ -24,7 +24,7 @@ owes: one for each step, if `replay_ratio` is `batch_size`.  Differences from th
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -119,13 +119,19 @@ class Config(Common):
         (width,) = actions.shape
         networks.check_has_images(spec, self.architecture)
         if source is None:
-            policy: Any = PolicyNetwork(spec, actions.outputs, self.architecture)
-            networks.start_policy(policy.policy, gaussian_start(width, self.log_std_start))
+            policy = networks.for_each_agent(
+                lambda of: self._policy(of, actions.outputs, width), spec
+            )
         else:
             policy = super().make_model(source, spec, actions)
             replaying.check_has_no_memory(policy)
         critics = Critics(spec, width, self.architecture)
         return SoftActorCritic(policy, critics, self.initial_temperature)
+
+    def _policy(self, spec: Tree, outputs: int, width: int) -> PolicyNetwork:
+        policy = PolicyNetwork(spec, outputs, self.architecture)
+        networks.start_policy(policy.policy, gaussian_start(width, self.log_std_start))
+        return policy
 
     @property
     def rate_ratio(self) -> float:

@@ -120,7 +120,9 @@ class Config(Common):
         (width,) = actions.shape
         networks.check_has_images(spec, self.architecture)
         if source is None:
-            policy: nn.Module = PolicyNetwork(spec, width, self.architecture)
+            policy = networks.for_each_agent(
+                lambda of: PolicyNetwork(of, width, self.architecture), spec
+            )
         else:
             policy = networks.build(source, spec, width, outputs_are="the width of an action")
             replaying.check_has_no_memory(policy)

@@ -2,13 +2,14 @@
 
     Common    what every algorithm has: the run, the environment, the machine   common.py
     fields    what several have, by name                                        fields.py
+    presets   settings that learn an environment, with their figures            presets.py
 
 An algorithm's Config, in its own file, is Common and all else that can be set there.
 `settings.py` says what a field is made of.  Its prose is the help of `remotely-rl train`; its
 bounds are checked when a Config is made.
 """
 
-from remotely_rl.config import fields
+from remotely_rl.config import fields, presets
 from remotely_rl.config.common import (
     Common,
     device_named,
@@ -30,6 +31,7 @@ __all__ = [
     "fields",
     "joint_learners_of",
     "learners_of",
+    "presets",
     "rate_factor",
     "sampling_of",
     "shares_store",
@@ -39,7 +41,7 @@ __all__ = [
 
 # How `remotely-rl train ALGORITHM --help` groups the fields; the others are under Learning.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Start here": ("env", "actors", "minutes", "total_steps", "learning_rate", "seed"),
+    "Start here": ("env", "preset", "actors", "minutes", "total_steps", "learning_rate", "seed"),
     "Environment": (
         "random_start", "probe_steps", "image_size", "gray", "frame_stack", "sticky_actions",
         "life_loss_is_terminal", "reward_clip", "step_timeout_s", "max_crash_rate",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import environments, networks, settings
-from remotely_rl.config import fields
+from remotely_rl.config import fields, presets
 from remotely_rl.environments import (
     Atari,
     Environments,
@@ -67,6 +67,10 @@ class Common:
     )
     target: Annotated[float | None, "stop when the mean of the last 30 returns reaches this"] = None
     seed: Annotated[int, "seed of all random numbers", NOT_NEGATIVE] = 1
+    preset: Annotated[
+        str, "settings to begin with: auto, those that learn the env; none; paper; or those of"
+             " another env"
+    ] = presets.NONE  # fmt: skip
 
     step_timeout_s: Annotated[
         float, "an environment that takes longer for a step or a reset hangs, and is replaced; 0:"
@@ -145,9 +149,14 @@ class Common:
 
     def __new__(cls, *args: Any, **given: Any) -> "Common":
         settings.check_names(cls, given)
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        if args or given:
+            names = [field.name for field in dataclasses.fields(cls)]
+            made.__dict__["given"] = {*names[: len(args)], *given}  # until __post_init__
+        return made
 
     def __post_init__(self) -> None:
+        presets.begin(self, self.__dict__.pop("given", ()))
         settings.check(self)
         precision.check(self.precision)
         units = networks.hidden_of(self.hidden)
@@ -204,25 +213,36 @@ class Common:
             why |= dict.fromkeys(of_atari, "it is of Atari games")
         return why
 
+    @classmethod
+    def form_of_paper(cls, env: Source) -> dict[str, Any]:
+        """The settings of `paper`; the size of images is of Atari games alone."""
+        return {
+            name: value
+            for name, value in cls.paper.items()
+            if name != "image_size" or is_atari(env)
+        }
+
     def comes_to(self, name: str) -> Any:
         """What a field is, also where others decide."""
         return target_kl_of(self) if name == "target_kl" else getattr(self, name)
 
     def remarks(self, is_own_model: bool = False) -> list[str]:
-        """What a run says of its settings: those that do nothing, and what the paper's form has."""
+        """What a run says of its settings: its preset, those that do nothing, what the paper's form
+        has."""
         unused = self.unused()
         if is_own_model:
             unused |= dict.fromkeys(self.of_networks, "the model is your own")
         usual = {field.name: field.default for field in dataclasses.fields(self)}
-        said = [
+        said = presets.remarks(self)
+        said += [
             f"{name}={getattr(self, name)} does nothing: {why}"
             for name, why in unused.items()
             if name in usual and getattr(self, name) != usual[name]
         ]
         differs = [
             settings.option(name, value)
-            for name, value in self.paper.items()
-            if self.comes_to(name) != value and (name != "image_size" or is_atari(self.env))
+            for name, value in self.form_of_paper(self.env).items()
+            if self.comes_to(name) != value
         ]
         if differs:
             said.append(f"not the form of its paper, which has {' '.join(differs)}")
@@ -234,6 +254,16 @@ class Common:
     def processes(self) -> int:
         """How many actors a run has at most, of all kinds; 0: as many as there is room for."""
         return (self.actors + 1) * learners_of(self) - 1
+
+    @property
+    def rows_per_actor(self) -> int:
+        """How many rows the environments of an actor have: one each, or one for each agent."""
+        return self.envs_per_actor * self.agents_per_env
+
+    @property
+    def agents_per_env(self) -> int:
+        """How many agents play in each environment; more than one in those of MultiAgent."""
+        return environments.agents_of(self.env)
 
     def __getstate__(self) -> dict[str, Any]:
         """Take along the spec of the environment's id: perhaps only this process knows it."""

@@ -12,14 +12,16 @@ from remotely_rl.environments.checks import check
 from remotely_rl.environments.contract import Environments, Step
 from remotely_rl.environments.episodes import Episode
 from remotely_rl.environments.images import Images
+from remotely_rl.environments.multi_agent import MultiAgent
+from remotely_rl.environments.names import name_of
 from remotely_rl.environments.sources import (
     Plan,
     Source,
+    agents_of,
     check_is_known,
     is_atari,
     make,
     makes_vector,
-    name_of,
     plan,
 )
 from remotely_rl.supervision.watchdog import Watch
@@ -29,10 +31,12 @@ __all__ = [
     "Environments",
     "Episode",
     "Images",
+    "MultiAgent",
     "Plan",
     "Source",
     "Step",
     "Watch",
+    "agents_of",
     "check",
     "check_is_known",
     "is_atari",

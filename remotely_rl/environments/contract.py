@@ -10,7 +10,7 @@ A step takes the actions of B environments and returns one row of each:
     valid       [B]       false where the row is not experience, and must not be trained on
     begins      [B]       the observation is the first of an episode: memory is reset
 
-Rows are not experience for three reasons.
+Rows are not experience for four reasons.
 
 1. Vector environments that reset in the step after the end (NEXT_STEP, the usual mode) spend one
    step on it: the action is ignored, the reward is 0.
@@ -23,6 +23,12 @@ Rows are not experience for three reasons.
 3. The environment crashed in this step (see supervision/vector.py): nobody knows what the action
    led to.  The row is truncated, and the one before it bootstraps from the
    observation that was seen last.  The episode is not counted.
+
+4. The row is of an agent that is not in its game (see multi_agent.py): its episode is over in each
+   step, from the reset on if `info` has `absent` there.
+
+With several agents to a game, B is the number of agents in all.  An episode is one of a whole game:
+its score is the mean over the agents.
 
 `observations.py` says what observations look like, `action_spaces.py` what actions do, and
 `masks.py` which of them are legal.
@@ -43,6 +49,7 @@ from remotely_rl import trees
 from remotely_rl.environments import action_spaces, episodes
 from remotely_rl.environments.episodes import Episode
 from remotely_rl.environments.masks import Masks
+from remotely_rl.environments.multi_agent import ABSENT
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf, Observations
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import ILLEGAL
@@ -81,13 +88,14 @@ class Environments:
         channels_first: bool = False,
         steps_apart: bool = False,
         waits: bool = False,
+        agents: int = 1,
     ):
         """`lives`: `terminated` may also mean a lost life, after which the game goes on.
 
         `channels_first`: an observation of three axes is known to be [channels, height, width].
         `steps_apart`: the vector environment steps in other processes, between its `step_async` and
         its `step_wait`.  `waits`: an environment whose episode is over stays where it is, and its
-        rows are not valid, until `end_pause`.
+        rows are not valid, until `end_pause`.  `agents`: so many rows are the agents of one game.
 
         Raises TrainingError for spaces that no policy fits.
         """
@@ -106,6 +114,7 @@ class Environments:
         self._lives = lives
         self._steps_apart = steps_apart
         self._waits = waits
+        self.agents = agents
         self._begun: Any = None  # the actions of a step that has begun
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._never = np.zeros(self.num_envs, np.bool_)
@@ -147,11 +156,12 @@ class Environments:
         if ACTION_MASK in info and not self._was_reset_once and self._masks is None:
             self._masks = Masks(self.actions, self.num_envs)
         self._was_reset_once = True
-        self._ended[:] = False
+        self._ended[:] = info.get(ABSENT, False)
         self._score[:] = 0
         self._length[:] = 0
         self._was_reset(info)
-        return self._observation(obs, info)
+        acts = ~self._ended
+        return self._observation(obs, info, acts, acts)
 
     def step(self, action: NDArray[Any]) -> Step:
         """Take one step in each environment; `action` is [B, ...] as in `actions`."""
@@ -212,14 +222,29 @@ class Environments:
         if crashed is not None and self._lives:  # the next row begins a game; this one has no score
             self._frame[crashed] = np.iinfo(np.int64).max
             self._score[crashed], self._length[crashed] = 0, 0
-        for i in np.flatnonzero(over & (self._length > 0)):
-            if crashed is None or not crashed[i]:
-                score, length = float(self._score[i]), int(self._length[i])
-                metrics = episodes.metrics_of(told, int(i))
-                self._episodes.append((int(i), Episode(score, length, metrics)))
-            self._score[i], self._length[i] = 0, 0
+        self._end_episodes(over, crashed, told)
         self._ended = ended | waiting
         return row
+
+    def _end_episodes(
+        self, over: NDArray[np.bool_], crashed: NDArray[np.bool_] | None, told: dict[str, Any]
+    ) -> None:
+        """Keep the episodes of games that are `over` for all agents, unless they have `crashed`.
+
+        Their metrics are those that the infos of this step have `told`, of several agents the mean.
+        """
+        for game in np.flatnonzero(over.reshape(-1, self.agents).all(1)).tolist():
+            rows = slice(game * self.agents, (game + 1) * self.agents)
+            took_part = self._length[rows] > 0
+            if took_part.any() and (crashed is None or not crashed[rows].any()):
+                score, length = self._score[rows][took_part].mean(), self._length[rows].max()
+                each = [
+                    Episode(float(score), int(length), episodes.metrics_of(told, i))
+                    for i in range(rows.start, rows.stop)
+                ]
+                metrics = each[0].metrics if self.agents == 1 else episodes.means(each)
+                self._episodes.append((game, each[0]._replace(metrics=metrics)))
+            self._score[rows], self._length[rows] = 0, 0
 
     def end_pause(self) -> tuple[Tree, NDArray[np.bool_]] | None:
         """Reset the environments that wait; return the observations, and which those are.
@@ -246,7 +271,10 @@ class Environments:
         """
         width = self.num_envs // len(randoms)
         steps_after_reset = np.concatenate(
-            [random.integers(0, max_steps + 1, width) for random in randoms]
+            [
+                random.integers(0, max_steps + 1, width // self.agents).repeat(self.agents)
+                for random in randoms
+            ]
         )
         draw = self._random_actions([int(random.integers(2**31)) for random in randoms])
         obs: Tree = None
@@ -260,9 +288,10 @@ class Environments:
                         f"random_start needs environments that can be reset one by one: {error}"
                     ) from error
                 self._score[to_reset], self._length[to_reset] = 0, 0
-                self._ended[to_reset] = False
+                self._ended[to_reset] = info.get(ABSENT, self._never)[to_reset]
                 self._was_reset(info)
-                obs = self._observation(raw, info, to_reset, to_reset, keep=~to_reset)
+                acts = to_reset & ~self._ended
+                obs = self._observation(raw, info, acts, acts, keep=~to_reset)
             if left:
                 self._begin(draw())
                 obs = self.finish().obs
@@ -282,7 +311,7 @@ class Environments:
         return [episode for _, episode in self.pop_episodes_by_environment()]
 
     def pop_episodes_by_environment(self) -> list[tuple[int, Episode]]:
-        """Return the same, each with the index of its environment.
+        """Return the same, each with the index of its environment, or game.
 
         Short episodes finish first and more often: an unbiased mean has to know which
         environment each comes from.

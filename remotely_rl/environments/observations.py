@@ -33,6 +33,7 @@ from remotely_rl.trees import Tree
 COLOURS = 4  # channels of a picture, at most: red, green, blue and transparency
 # Keys of the tree where actions are masked.
 OBSERVATION, ACTION_MASK = "observation", "action_mask"
+AGENT = "agent_index"  # beside OBSERVATION: who observes it, where each has its own parameters
 
 
 @dataclass(frozen=True)

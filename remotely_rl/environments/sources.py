@@ -13,6 +13,8 @@ from remotely.arguments import signature_of
 from remotely_rl.environments.atari import Atari, is_atari_id, make_vector, observes_ram
 from remotely_rl.environments.contract import Environments
 from remotely_rl.environments.images import Images, preprocessed
+from remotely_rl.environments.multi_agent import MultiAgent, takes_turns
+from remotely_rl.environments.names import name_of
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.supervision.vector import SupervisedVectorEnv, is_registered, spec_of
 from remotely_rl.supervision.watchdog import Watch
@@ -32,6 +34,7 @@ class Plan(NamedTuple):
     lives: bool = False  # see `Environments`
     channels_first: bool = False
     waits: bool = False
+    agents: int = 1  # rows of each environment
 
 
 def make(
@@ -43,9 +46,11 @@ def make(
     waits: bool = False,
 ) -> Environments:
     """Make `count` environments as `plan` says, and raise what that raises."""
-    make_vector, lives, channels_first, waits = plan(source, atari, images, waits)
-    vector = make_vector(count, watch)
-    return Environments(vector, lives=lives, channels_first=channels_first, waits=waits)
+    make_vector, lives, channels_first, waits, agents = plan(source, atari, images, waits)
+    vector = make_vector(count * agents, watch)
+    return Environments(
+        vector, lives=lives, channels_first=channels_first, waits=waits, agents=agents
+    )
 
 
 def plan(
@@ -57,7 +62,8 @@ def plan(
     """Return how to make environments from a Gymnasium id or from the user's own callable.
 
     A callable with a parameter `num_envs` (a VectorEnv class has one) is called once with it and
-    returns a Gymnasium VectorEnv.  Any other callable is called once for each environment, without
+    returns a Gymnasium VectorEnv.  A `MultiAgent` is called for so many rows as its games have
+    agents in all.  Any other callable is called once for each environment, without
     arguments, and returns a Gymnasium Env each time.  `atari` is used for Atari games only,
     `images` for all other environments.  With `waits` an environment whose episode is over stays
     where it is, until it is told to begin another.
@@ -87,30 +93,14 @@ def plan(
             )
         if waits:
             raise TrainingError(f"the environments of {name_of(source)} {CANNOT_WAIT}")
-        return Plan(functools.partial(_whole, source))
+        return Plan(functools.partial(_whole, source), agents=agents_of(source))
     made_one_by_one = functools.partial(side_by_side, source)
     return Plan(made_one_by_one, channels_first=channels_first, waits=waits)
 
 
-def name_of(source: Source) -> str:
-    """Return what run folders and messages call the environment: its id, or the callable's name.
-
-    That of a functools.partial has its arguments: `Grid(size=5)`.
-    """
-    if isinstance(source, str):
-        return source
-    if isinstance(source, functools.partial):
-        words = [_word_of(one) for one in source.args]
-        words += [f"{name}={_word_of(one)}" for name, one in source.keywords.items()]
-        return f"{name_of(source.func)}({', '.join(words)})"
-    return getattr(source, "__qualname__", type(source).__qualname__)
-
-
-def _word_of(value: Any) -> str:
-    """Return an argument as every process would write it, without its place in memory."""
-    if isinstance(value, (set, frozenset)):
-        return f"{{{', '.join(sorted(map(_word_of, value)))}}}"
-    return name_of(value) if callable(value) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+def agents_of(source: Source) -> int:
+    """How many agents each environment of a source has, and so how many rows."""
+    return len(source.agents) if isinstance(source, MultiAgent) else 1
 
 
 def is_atari(source: Source) -> bool:
@@ -213,6 +203,12 @@ def _takes_num_envs(source: Callable[..., Any]) -> bool:
 
 
 def _wrong_type(source: Callable[..., Any], made: object, expected: str) -> str:
+    if hasattr(made, "possible_agents"):
+        how = "SelfPlay" if takes_turns(made) else "MultiAgent"
+        return (
+            f"{name_of(source)} returned {made}, which has several agents: pass what makes it as"
+            f" env=remotely_rl.{how}(...)"
+        )
     return f"{name_of(source)} returned a {type(made).__name__}; expected a {expected}"
 
 

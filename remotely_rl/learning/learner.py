@@ -121,9 +121,10 @@ class LearningRate:
 
     @classmethod
     def of(cls, config: Any) -> "LearningRate":
-        """The rate that a config asks for; all algorithms have fields of these names."""
+        """The rate that a config asks for: a constant where it has no `learning_rate_end`."""
         start = STEERED_FROM if config.learning_rate is None else config.learning_rate
-        asked = cls(start, config.learning_rate_end, usual_end=config.rate_end)
+        end = getattr(config, "learning_rate_end", start)
+        asked = cls(start, end, usual_end=config.rate_end)
         by = rate_factor(config)
         return cls(asked.start * by, asked.end * by, target_kl_of(config))
 
@@ -308,8 +309,7 @@ class Learner(Generic[C]):
         self.others: AllReduce | None = None  # the learners that it learns together with
         self.statistics: Statistics | None = None  # of learners that share a store
         self.learning_rate = LearningRate.of(config)
-        given: Any = config  # all algorithms have a field of this name
-        self._max_grad_norm: float = given.max_grad_norm or math.inf
+        self._max_grad_norm: float = getattr(config, "max_grad_norm", 0.0) or math.inf
         self.value_scale = scale_of(config)
         self.explained_variance: Tensor | None = None  # of the batch that is learnt from
         self.reward_clipper = RewardClipper(config.clips_rewards_at)

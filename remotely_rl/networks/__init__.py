@@ -27,6 +27,7 @@ Where to look:
     nested observations       encoders.py       float32 or bfloat16        precision.py
     values of actions, and    q_network.py      masks of actions           masked.py
       weights that explore                      tensors as arrays, memory  state.py
+    a model for each agent    per_agent.py
 """
 
 from remotely_rl.networks.architecture import Architecture, hidden_of
@@ -45,6 +46,7 @@ from remotely_rl.networks.normalizer import (
     statistics_of,
     update_normalizers,
 )
+from remotely_rl.networks.per_agent import PerAgent, for_each_agent
 from remotely_rl.networks.policy_and_critics import (
     Critics,
     PolicyAndCritics,
@@ -76,6 +78,7 @@ __all__ = [
     "ModelSource",
     "NatureCNN",
     "Normalizer",
+    "PerAgent",
     "PolicyAndCritics",
     "PolicyNetwork",
     "QNetwork",
@@ -93,6 +96,7 @@ __all__ = [
     "copy_to_cpu",
     "default_network",
     "encoder_of",
+    "for_each_agent",
     "frozen",
     "has_normalizer",
     "hidden_of",

@@ -17,6 +17,7 @@ from remotely_rl.networks.encoders import check_has_images, encoder_of, is_image
 from remotely_rl.networks.layers import start_policy
 from remotely_rl.networks.masked import masked
 from remotely_rl.networks.mlp import MLP
+from remotely_rl.networks.per_agent import for_each_agent
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
 from remotely_rl.networks.state import initial_state, is_recurrent
 from remotely_rl.trees import Tree
@@ -82,8 +83,22 @@ def build_unmasked(
 ) -> nn.Module:
     """Make the model as `build` does, for observations whose masks are applied elsewhere.
 
-    A leaf of these that is a mask as well, as PettingZoo has it, is no reason to apply it.
+    A leaf of these that is a mask as well, as PettingZoo has it, is no reason to apply it.  Where
+    observations say which agent sees them, there is a model for each.
     """
+    return for_each_agent(
+        lambda of: _build(source, of, outputs, architecture, outputs_are, policy_start), spec
+    )
+
+
+def _build(
+    source: ModelSource | None,
+    spec: Tree,
+    outputs: int,
+    architecture: Architecture,
+    outputs_are: str,
+    policy_start: Tensor | None,
+) -> nn.Module:
     if source is not None and architecture.lstm:
         raise TrainingError(
             "lstm= adds a memory to the networks of remotely_rl; a model of your own brings its"

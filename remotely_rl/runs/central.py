@@ -51,6 +51,7 @@ from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common, learners_of
 from remotely_rl.environments import Environments, episodes
 from remotely_rl.environments.contract import FRAME
+from remotely_rl.environments.multi_agent import ABSENT
 from remotely_rl.environments.observations import ACTION_MASK
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import gpu_lost
@@ -60,7 +61,7 @@ from remotely_rl.trees import Tree
 from remotely_rl.vector.vector_env import Simulators
 
 CLOSE_S = 2.0  # how long to wait for the present step, before its hosts are killed
-KEYS = frozenset({ACTION_MASK, f"_{ACTION_MASK}", CRASH, f"_{CRASH}"})  # of infos
+KEYS = frozenset({ABSENT, ACTION_MASK, f"_{ACTION_MASK}", CRASH, f"_{CRASH}"})  # of infos
 
 
 class Closed(TrainingError):
@@ -119,8 +120,8 @@ class CentralActor:
     ) -> Actor:
         each, lock = len(seeds) // halves, threading.Lock()
         for first in range(0, len(seeds), each):
-            told = _Told(self.crashes, lock, first, config.envs_per_actor)
-            vector = _simulators(config, each, told, first * config.envs_per_actor)
+            told = _Told(self.crashes, lock, first, config.rows_per_actor)
+            vector = _simulators(config, each, told, first * config.rows_per_actor)
             self._vectors.append(vector)
             if self._device.type == "cuda" and vector.memory is not None:
                 self._unpin.callback(_unpin, _pinned(vector.memory))
@@ -275,7 +276,7 @@ def _simulators(config: Common, hosts: int, told: Any, first_index: int) -> Simu
     return Simulators(
         plan.make,
         hosts,
-        config.envs_per_actor,
+        config.rows_per_actor,
         told,
         keys=KEYS | {FRAME, f"_{FRAME}"} if plan.lives else KEYS,
         keys_at_end=episodes.KEYS,
@@ -293,4 +294,5 @@ def _environments(config: Common, vector: Simulators) -> Environments:
         channels_first=plan.channels_first,
         steps_apart=True,
         waits=plan.waits,
+        agents=plan.agents,
     )

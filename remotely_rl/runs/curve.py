@@ -101,7 +101,7 @@ def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None
     figure, panels = _figure(list(OVER) if over is None else [over], ends)
     for panel in panels:
         for number, group in enumerate(groups):
-            color, label = f"C{number}", f"{_label(group, groups)}, n = {len(group.runs)}"
+            color, label = f"C{number}", f"{label_of(group, groups)}, n = {len(group.runs)}"
             curves = [(panel.places(run.rows), _returns(run.rows)) for run in group.runs]
             for run, (x, y) in zip(group.runs, curves, strict=True):
                 if len(curves) > 1:  # to its own end, which the band does not reach
@@ -162,7 +162,7 @@ def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
     groups: dict[str, Group] = {}
     empty = []
     for run in {Path(run).resolve(): Path(run) for run in runs}.values():
-        algorithm, env, config = run_folder.read(run)
+        algorithm, env, config, _ = run_folder.read(run)
         file = RunFolder(run).metrics
         try:
             rows = _finished(file)
@@ -170,7 +170,7 @@ def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
             raise TrainingError(f"{file} cannot be read: {error!r}") from error
         name = f"{algorithm}, {env}"
         if rows:
-            told = {key: value for key, value in config.items() if key not in CHANCE}
+            told = telling(config)
             kind = f"{name} {json.dumps(told, sort_keys=True)}"
             one = Run(rows, _reached_target(run, config.get("target")))
             groups.setdefault(kind, Group(name, told, [])).runs.append(one)
@@ -179,15 +179,20 @@ def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
     return list(groups.values()), empty
 
 
-def _label(group: Group, groups: Sequence[Group]) -> str:
+def telling(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings that make a group of runs: all but those of chance."""
+    return {key: value for key, value in config.items() if key not in CHANCE}
+
+
+def label_of(group: Group, groups: Sequence[Group]) -> str:
     """The name of a group, and the settings in which others of the same name differ."""
     others = [other.settings for other in groups if other.name == group.name]
-    telling = [
+    differing = [
         f"{key}={f'{value:.3g}' if isinstance(value, float) else value}"
         for key, value in group.settings.items()
         if any(other.get(key) != value for other in others)
     ]
-    return ", ".join([group.name, *telling])
+    return ", ".join([group.name, *differing])
 
 
 def _finished(metrics_csv: Path) -> list[Row]:

@@ -161,9 +161,8 @@ class Evaluations:
 
 
 def columns_of(evaluation: Evaluation) -> Row:
-    """Return what a row has of an evaluation."""
-    own = {f"evaluation/{name}": number for name, number in evaluation.metrics.items()}
-    return own | {
+    """Return what a row has of an evaluation, besides what environments tell."""
+    return {
         "evaluation/env_steps": math.nan if evaluation.env_steps is None else evaluation.env_steps,
         "evaluation/episodes": len(evaluation.scores),
         "evaluation/return_mean": evaluation.mean,

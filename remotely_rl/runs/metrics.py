@@ -17,7 +17,7 @@ import csv
 import io
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from remotely_rl import durable
-from remotely_rl.environments import Episode, episodes
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the dashboard reads rows, and needs no torch
     from torch.utils.tensorboard import SummaryWriter
+
+    from remotely_rl.environments import Episode
 
 RETURN_WINDOW = 100
 MOST_METRICS = 32  # that environments give their episodes: a name each step would fill the disk
@@ -87,12 +88,12 @@ class Tally:
     """
 
     counters: Counters = field(default_factory=Counters)
-    recent: deque[Episode] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
+    recent: "deque[Episode]" = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
     gauges: list[Callable[[], Row]] = field(default_factory=list)
     _sums: dict[str, float] = field(default_factory=dict)
     _learnt: dict[str, list[float]] = field(default_factory=dict)
     _staleness: list[int] = field(default_factory=list)
-    _new: list[Episode] = field(default_factory=list)
+    _new: "list[Episode]" = field(default_factory=list)
     _before: Counters = field(default_factory=Counters)  # when the interval began
     _evaluated: Row = field(default_factory=dict)  # columns of an evaluation that has ended
     _own: "OwnMetrics" = field(default_factory=lambda: OwnMetrics())
@@ -103,11 +104,13 @@ class Tally:
     @classmethod
     def of(cls, saved: dict[str, Any]) -> "Tally":
         """The tally that a checkpoint was made with."""
+        from remotely_rl.environments import Episode  # noqa: PLC0415 - as above
+
         tally = cls(Counters(**saved["counters"]))
         tally.recent.extend(tally._own.of(Episode(*one)) for one in saved["recent"])
         return tally
 
-    def sampled(self, steps: int, ended: Sequence[Episode], seconds: dict[str, float]) -> None:
+    def sampled(self, steps: int, ended: "Sequence[Episode]", seconds: dict[str, float]) -> None:
         """Counts an actor's steps, finished episodes and seconds by phase."""
         self.counters.env_steps += steps
         ended = [self._own.of(episode) for episode in ended]
@@ -117,9 +120,10 @@ class Tally:
         for phase, spent in seconds.items():
             self.spent(phase, spent)
 
-    def evaluated(self, columns: Row) -> None:
-        """Counts an evaluation, with what the next row is to have of it."""
-        self._evaluated = columns
+    def evaluated(self, columns: Row, own: Mapping[str, float]) -> None:
+        """Counts an evaluation: what the next row is to have of it, and what environments told."""
+        told = self._own.of(Episode(0.0, 0, own)).metrics
+        self._evaluated = {f"evaluation/{name}": number for name, number in told.items()} | columns
 
     def remarks(self) -> list[str]:
         """What should be told of the metrics of episodes, each once."""
@@ -180,6 +184,8 @@ class Tally:
             "rollout/return_interval": _mean([episode.score for episode in self._new]),
             "rollout/episode_length_mean": _mean([episode.length for episode in self.recent]),
         }
+        from remotely_rl.environments import episodes  # noqa: PLC0415 - as above
+
         row |= {f"episode/{name}": mean for name, mean in episodes.means(self.recent).items()}
         for phase in ("environment", "inference", "learning", "waiting", "idle"):
             row[f"time/{phase}_s"] = self._sums.get(phase, 0.0)
@@ -206,7 +212,7 @@ class OwnMetrics:
         self._remarked: set[str] = set()  # names, "" for all that are too many
         self._remarks: list[str] = []
 
-    def of(self, episode: Episode) -> Episode:
+    def of(self, episode: "Episode") -> "Episode":
         """Return the episode without the metrics that do not."""
         if not episode.metrics:
             return episode

@@ -1,4 +1,4 @@
-"""The terminal of a run: its model at the start, then a live table, or a line for each interval.
+"""The output of a run: its model at the start, then a live table, or a line for each interval.
 
 model: 3 convolutions, 512; LSTM 64; 1,868,967 parameters; sees images of 4 channels, 84x84
 """
@@ -20,7 +20,9 @@ from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
 from remotely_rl.networks import QNetwork, SoftActorCritic, precision
 from remotely_rl.networks.encoders import is_image
 from remotely_rl.networks.masked import MaskedPolicy
+from remotely_rl.networks.per_agent import PerAgent
 from remotely_rl.runs.metrics import Row
+from remotely_rl.runs.notebook import Cell
 from remotely_rl.trees import Tree
 
 # What an algorithm may have to tell of its learning: column, name, digits.
@@ -48,13 +50,20 @@ class Progress:
     """Shows the rows of a run as they come."""
 
     def __init__(self, title: str, limits: Common, stream: TextIO | None = None):
-        """A live table if `stream` (stdout) is a terminal, else plain lines."""
+        """A live table if `stream` (stdout) is a terminal or a notebook's, else plain lines."""
         self._title = title
         self._limits = limits
-        self._console = Console(file=stream or sys.stdout, highlight=False, soft_wrap=True)
         self._evaluation: Row = {}  # the last one: few rows have any
-        self._live: Live | None = None
-        if self._console.is_terminal:
+        self._live: Live | Cell | None = None
+        is_notebook = stream is None and Console().is_jupyter
+        self._console = Console(
+            file=stream or sys.stdout, highlight=False, soft_wrap=True,
+            # There, rich would make each line a piece of HTML.
+            force_jupyter=False, force_terminal=False if is_notebook else None,
+        )  # fmt: skip
+        if is_notebook:
+            self._live = Cell()
+        elif self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
 
@@ -214,7 +223,9 @@ class Seen(Protocol):
 def summary(model: nn.Module, envs: Seen) -> list[str]:
     """The summary, and a warning if there are images that no convolution sees."""
     size = sum(parameter.numel() for parameter in model.parameters())
-    said = [f"model: {make_of(model)}; {size:,} parameters; sees {seen(envs)}"]
+    each = next((len(one.models) for one in model.modules() if isinstance(one, PerAgent)), 0)
+    of_each = f", for each of {each} agents" if each else ""
+    said = [f"model: {make_of(model)}{of_each}; {size:,} parameters; sees {seen(envs)}"]
     is_ours = _is_ours(model)
     if is_ours and has_image(envs.space) and not _convolves(model):
         said.append(
@@ -279,8 +290,14 @@ def has_image(space: gymnasium.Space[object]) -> bool:
 
 def _within(model: nn.Module) -> nn.Module:
     """The network that others are wrapped around: it may be the user's."""
-    while isinstance(model, (MaskedPolicy, QNetwork, SoftActorCritic)):
-        model = model.policy if isinstance(model, SoftActorCritic) else model.model
+    while isinstance(model, (MaskedPolicy, QNetwork, SoftActorCritic, PerAgent)):
+        match model:
+            case SoftActorCritic():
+                model = model.policy
+            case PerAgent():
+                model = model.models[0]
+            case _:
+                model = model.model
     return model
 
 

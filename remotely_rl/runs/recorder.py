@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from remotely_rl.config import Common
-from remotely_rl.runs import curve, metrics, run_folder
+from remotely_rl.runs import curve, evaluating, metrics, run_folder
+from remotely_rl.runs.evaluating import Measured
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.progress import Progress
 from remotely_rl.runs.run_folder import RunFolder
@@ -65,12 +66,13 @@ class Recorder:
         self._tally.learnt(metrics, staleness)
         self._clipping.count(metrics)
 
-    def evaluated(self, columns: metrics.Row, best: dict[str, Any] | None) -> None:
-        """Counts an evaluation in; `best` is the checkpoint of its policy, if none was better."""
-        self._tally.evaluated(columns)
-        if best is not None:
+    def evaluated(self, measured: Measured) -> None:
+        """Counts an evaluation in, and keeps its policy if it is the best so far."""
+        evaluation, checkpoint = measured
+        self._tally.evaluated(evaluating.columns_of(evaluation), evaluation.metrics)
+        if checkpoint is not None:
             with self._disk(self._folder.best):
-                run_folder.save_checkpoint(self._folder.best, best)
+                run_folder.save_checkpoint(self._folder.best, checkpoint)
 
     def write_due(self, now: float) -> None:
         """Writes a row, and a checkpoint, if they are due."""

@@ -141,7 +141,7 @@ class RunReplay:
         """Add a round; each actor's environments have columns of their own."""
         for rollout in rollouts:
             replay = self.replay or self._make(rollout.trajectory)
-            replay.append(rollout.trajectory, column=rollout.actor * self._config.envs_per_actor)
+            replay.append(rollout.trajectory, column=rollout.actor * self._config.rows_per_actor)
         self.ratio.appended(self._session.steps_of(rollouts))
 
     @property
@@ -216,7 +216,7 @@ class RunReplay:
         config = self._config
         replay = Replay(
             config.replay_rows,
-            config.actors * config.envs_per_actor,
+            config.actors * config.rows_per_actor,
             example,
             n_step=config.n_step,
             gamma=config.gamma,
@@ -273,7 +273,7 @@ def check_saved(config: "ReplayConfig", run: Path) -> None:
     folder = run / FOLDER
     if not Replay.is_saved(folder):
         return
-    environments = config.actors * config.envs_per_actor
+    environments = config.actors * config.rows_per_actor
     differs = Replay.difference(folder, config.replay_rows, environments, config.prioritized_alpha)
     if differs:
         raise TrainingError(
@@ -296,7 +296,7 @@ def check_sizes(config: "ReplayConfig", n_step: int) -> None:
             f"{of} ({batch:,}) is more than learn_from ({config.learn_from:,}):"
             " the first batch would hold steps more than once; raise learn_from"
         )
-    environments = config.actors * config.envs_per_actor
+    environments = config.actors * config.rows_per_actor
     each = config.replay_rows // environments
     needed = n_step + max(config.rollout_steps, config.frame_stack or ATARI_STACK)
     if each < needed:

@@ -1,6 +1,7 @@
 """The folder of one training run.
 
-config.json     the config of the last time that the run was started or resumed
+config.json     the config of the last time that the run was started or resumed, its algorithm, and
+                the file of that, if it is a user's own
 metrics.csv     a row each interval; tensorboard/ has the same
 checkpoint.pt   the last state, to resume from
 best.pt         the state at the best evaluation; without any, at the best mean return
@@ -19,15 +20,13 @@ import pickle
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remotely_rl import durable
-from remotely_rl.environments import name_of
 from remotely_rl.errors import TrainingError
-from remotely_rl.supervision import logbook
+
+if TYPE_CHECKING:  # the dashboard reads the folders of runs, and needs no torch
+    from torch import Tensor, nn
 
 # Increased whenever the content of a checkpoint changes, or what its numbers mean to a network.
 FORMAT = 3
@@ -41,25 +40,32 @@ class RunFolder:
         self.config = path / "config.json"
         self.checkpoint = path / "checkpoint.pt"
         self.best = path / "best.pt"
-        self.crashes = path / logbook.NAME
         self.curve = path / "curve.png"
         self.metrics = path / "metrics.csv"
 
+    @property
+    def crashes(self) -> Path:
+        from remotely_rl.supervision import logbook  # noqa: PLC0415 - imports torch
 
-def create(path: Path | None, algorithm: str, config: Any) -> RunFolder:
+        return self.path / logbook.NAME
+
+
+def create(path: Path | None, algorithm: str, config: Any, source: str | None = None) -> RunFolder:
     """Makes the folder, `runs/<algorithm>-<env>-<date-time>` if no path is given.
 
-    Raises TrainingError if the path exists already.
+    `source` is the FILE.py:NAME of an algorithm of a user's.  Raises TrainingError if the path
+    exists already.
     """
-    if path is None:
-        path = _unused(Path("runs") / _default_name(algorithm, config.env))
-    check_is_free(path)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if path is None:
+            path = make_new(Path("runs") / default_name(algorithm, config.env))
+        else:
+            check_is_free(path)
+            path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TrainingError(f"cannot make {path}: {error.strerror}") from error
+        raise TrainingError(f"cannot make {error.filename}: {error.strerror}") from error
     folder = RunFolder(path)
-    write(folder, algorithm, config)
+    write(folder, algorithm, config, source)
     return folder
 
 
@@ -71,10 +77,13 @@ def check_is_free(path: Path) -> None:
         )
 
 
-def write(folder: RunFolder, algorithm: str, config: Any) -> None:
+def write(folder: RunFolder, algorithm: str, config: Any, source: str | None = None) -> None:
     """Writes config.json, whole or not at all."""
+    from remotely_rl.environments import name_of  # noqa: PLC0415 - imports torch
+
     fields = dataclasses.asdict(config) | {"env": name_of(config.env)}
-    text = json.dumps({"algorithm": algorithm, "config": fields}, indent=2)
+    own = {} if source is None else {"source": source}
+    text = json.dumps({"algorithm": algorithm, **own, "config": fields}, indent=2)
     beside = folder.config.with_suffix(".json.tmp")
     beside.write_text(text + "\n", encoding="utf-8")
     beside.replace(folder.config)
@@ -86,6 +95,7 @@ class RunConfig(NamedTuple):
     algorithm: str
     env: str
     config: dict[str, Any]
+    source: str | None = None  # FILE.py:NAME of an algorithm of a user's
 
 
 def read(run: str | Path) -> RunConfig:
@@ -97,15 +107,27 @@ def read(run: str | Path) -> RunConfig:
     if not folder.path.is_dir():
         raise TrainingError(f"there is no run folder {run}")
     try:
-        content = json.loads(folder.config.read_text(encoding="utf-8"))
+        content = folder.config.read_bytes()
     except FileNotFoundError:
         raise TrainingError(f"{run} is not a run folder: it has no config.json") from None
-    except (ValueError, OSError) as error:
+    except OSError as error:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
-    match content:
+    return parsed(content, folder.config)
+
+
+def parsed(content: bytes, path: Path) -> RunConfig:
+    """What the content of the config.json at `path` says.  Raises TrainingError as `read` does."""
+    try:
+        said = json.loads(content)
+    except ValueError as error:
+        raise TrainingError(f"{path} cannot be read: {error}") from error
+    match said:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            return RunConfig(algorithm, env, _renamed(content["config"]))
-    raise TrainingError(f"{folder.config} does not name the algorithm and the environment of a run")
+            source = said.get("source")
+            return RunConfig(
+                algorithm, env, _renamed(said["config"]), None if source is None else str(source)
+            )
+    raise TrainingError(f"{path} does not name the algorithm and the environment of a run")
 
 
 def _renamed(config: dict[str, Any]) -> dict[str, Any]:
@@ -120,23 +142,34 @@ def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
 
     Raises TrainingError if it is not a run folder, or one of another algorithm.
     """
-    ran, _, config = read(path)
+    ran, _, config, _ = read(path)
     if ran != algorithm:
         raise TrainingError(f"{path} is a run of {ran}; resume it with {ran}, not {algorithm}")
     return RunFolder(path), config
 
 
-def _default_name(algorithm: str, env: Any) -> str:
+def default_name(algorithm: str, env: Any) -> str:
+    """The name of a run's folder in runs/."""
+    from remotely_rl.environments import name_of  # noqa: PLC0415 - imports torch
+
     game = re.sub(r"[^\w.-]+", "-", name_of(env).removeprefix("ALE/")).strip("-")
     return f"{algorithm}-{game[:100]}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-def _unused(path: Path) -> Path:
-    """The path with a number appended if it exists: two runs may begin in the same second."""
+def make_new(path: Path) -> Path:
+    """Makes a folder of this name, with a number appended if it exists.  Returns its path.
+
+    To make it is to take it: two runs may begin in the same second, in two processes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     candidate, n = path, 2
-    while candidate.exists():
-        candidate, n = path.with_name(f"{path.name}-{n}"), n + 1
-    return candidate
+    while True:
+        try:
+            candidate.mkdir()
+        except FileExistsError:
+            candidate, n = path.with_name(f"{path.name}-{n}"), n + 1
+        else:
+            return candidate
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -144,6 +177,8 @@ def _unused(path: Path) -> Path:
 
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """Writes `content` at `path`: after any crash, the old checkpoint or the new one is there."""
+    import torch  # noqa: PLC0415 - see above
+
     # Into memory first: torch would hide the OSError of a full disk in an error of its own.
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **content}, buffer)
@@ -152,6 +187,8 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Reads a checkpoint.  Raises TrainingError if the file is missing or is something else."""
+    import torch  # noqa: PLC0415 - see above
+
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -184,7 +221,7 @@ def best_of(path: Path) -> tuple[float, float]:
         return -math.inf, -math.inf
 
 
-def check_fits(path: Path, state: dict[str, Tensor], model: nn.Module) -> None:
+def check_fits(path: Path, state: "dict[str, Tensor]", model: "nn.Module") -> None:
     """Raises TrainingError, naming the first difference, if `state` is of another model."""
     own = model.state_dict()
     for name in [*own, *state]:

@@ -56,11 +56,11 @@ def stream(session: Session[Any]) -> Stream[Rollout]:
     config: impala.Config | appo.Config = session.learner.config
     learners = learners_of(config)
     _set_threads(max(1, threads.beside(config.actors * learners) // learners), session)
-    actors = _actors(session, Actor, config.arrivals)
+    actors = _actors(session, Actor, getattr(config, "arrivals", False))
     batch = config.batch_trajectories
     if isinstance(actors, CentralActor):  # one rollout has the trajectories of all
         batch = -(-batch // config.actors)
-    return session.keep(Stream(actors, config.ahead, batch, config.max_staleness))
+    return session.keep(Stream(actors, config.ahead, batch, getattr(config, "max_staleness", None)))
 
 
 def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, ParameterServer]:
@@ -96,7 +96,7 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
             session.env_steps, session.progress, session.learner.env_attributes
         ),
         over=session.over,
-        width=config.envs_per_actor,
+        width=config.rows_per_actor,
         crashes=session.crashes,
     )
     return learner, session.keep(server)
@@ -104,7 +104,7 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
 
 def _set_threads(count: int, session: Session[Any]) -> None:
     learner = session.learner
-    given: int = learner.config.learner_threads
+    given: int = getattr(learner.config, "learner_threads", 0)
     count = given or count
     torch.set_num_threads(count)
     if count == 1 or learner.device.type != "cpu":
@@ -141,7 +141,7 @@ def _actors(
         session.say,
         grows=config.actors == 0 or arrivals,
         over=session.over,
-        width=config.envs_per_actor,
+        width=config.rows_per_actor,
         crashes=session.crashes,
     )
 
@@ -152,7 +152,7 @@ def _central(session: Session[Any], kind: type[Actor], halves: int) -> CentralAc
     # Half of the actors step while actions are computed, or none.
     stepping = config.actors * learners // 2 if halves == 2 else 0
     free = threads.beside(stepping) if stepping else threads.cores()
-    count = config.actors * config.envs_per_actor
+    count = config.actors * config.rows_per_actor
     session.say(
         f"{sampling_of(config)} sampling: the actions of {count} environments are computed here"
     )
@@ -162,7 +162,7 @@ def _central(session: Session[Any], kind: type[Actor], halves: int) -> CentralAc
         learner.model,
         [session.seed_of(number) for number in range(config.actors)],
         halves,
-        config.learner_threads or max(1, free // learners),
+        getattr(config, "learner_threads", 0) or max(1, free // learners),
         session.crashes,
         session.over,
     )

@@ -60,7 +60,7 @@ from remotely_rl.acting.actor import EnvAttributes, Rollout
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.stream import Stream
-from remotely_rl.config import Common
+from remotely_rl.config import Common, learners_of
 from remotely_rl.environments import Episode, name_of
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.trajectory import Trajectory, columns, stack
@@ -68,7 +68,7 @@ from remotely_rl.learning.all_reduce import AllReduce
 from remotely_rl.learning.learner import Learner, LearningRate, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import Threads, waited_s
-from remotely_rl.runs import evaluating, run_folder
+from remotely_rl.runs import evaluating, notebook, progress, run_folder
 from remotely_rl.runs.evaluating import Evaluations
 from remotely_rl.runs.hooks import COEFFICIENTS, Hook, Hooks
 from remotely_rl.runs.metrics import Tally
@@ -163,6 +163,18 @@ class Result(NamedTuple):
             best_return=counters.best_return,
             new_steps=new_steps,
         )
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: with the curve."""
+        facts = {
+            "run": self.run,
+            "ended": self.ended,
+            "time": progress.clock(self.seconds),
+            "steps": f"{self.env_steps:,}",
+            "episodes": f"{self.episodes:,}",
+            "mean return of the last 100": progress.number(self.return_mean),
+        }
+        return notebook.as_html(facts, RunFolder(self.run).curve)
 
 
 def seed_from(*words: int) -> int:
@@ -271,7 +283,8 @@ class Session(Generic[C]):
     def __enter__(self) -> "Session[C]":
         if self._follows is None:  # else it is the process of an actor
             self._process.listen()
-        for text in (f"{self._title}: {self.folder.path}", *self.opening):
+        watch = f"to watch it in the browser: remotely-rl dashboard {self.folder.path.parent}"
+        for text in (f"{self._title}: {self.folder.path}", watch, *self.opening):
             self.say(text)
         try:
             self._hooks.start()
@@ -335,6 +348,11 @@ class Session(Generic[C]):
         """The seed of the n-th actor.  No two share one: not a replacement's, nor those after a
         resume."""
         return seed_from(self._config.seed, self.times_resumed, number)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model in training, with what it has learnt so far, whatever the algorithm."""
+        return (self._saveable or self.learner).model
 
     # --- sampling ---------------------------------------------------------------------------------
 
@@ -447,10 +465,10 @@ class Session(Generic[C]):
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
         """Waits for `count` trajectories, for a moment at most; returns them side by side, or None.
 
-        Those that came are kept for the next call.  A trajectory is of `envs_per_actor`
-        environments: a rollout that was sampled centrally is one for each actor.
+        Those that came are kept for the next call.  A trajectory is of the environments of
+        an actor: a rollout that was sampled centrally is one for each actor.
         """
-        width = count * self._config.envs_per_actor
+        width = count * self._config.rows_per_actor
         if sum(one.width for one in self._gathered) < width:
             with self.spending("waiting"):
                 rollout = actors.take(timeout_s=POLL_S)
@@ -575,7 +593,8 @@ class Session(Generic[C]):
         learner.env_attributes = EnvAttributes(version + 1, {**values, name: value})
 
     def _check_is_alone(self, what: str) -> None:
-        if self.others is not None or self.apart is not None:
+        # By the config too: in `on_start` the others are not there yet.
+        if learners_of(self._config) > 1 or self.apart is not None:
             raise TrainingError(f"{what} cannot be changed where several learners share a run")
 
     def say(self, text: str) -> None:
@@ -597,10 +616,14 @@ class Session(Generic[C]):
         alone = self.others is None and self.apart is None
         if isinstance(self._actors, Rounds) and path == self.folder.checkpoint and alone:
             paused = self._actors.pause()
-        replay: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         if self.replay is not None and path == self.folder.checkpoint:
-            replay = {"replay": self.replay.save()}
-        return replay | {
+            kept["replay"] = self.replay.save()
+        if self._evaluations is not None:
+            kept["evaluations"] = self._evaluations.state()
+        elif self.saved and "evaluations" in self.saved:
+            kept["evaluations"] = self.saved["evaluations"]
+        return kept | {
             "algorithm": self.algorithm,
             "env": name_of(self._config.env),
             "learner": self._saveable.state(),
@@ -610,9 +633,6 @@ class Session(Generic[C]):
             # Tensors, which are read without running any code.
             "actors": [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused],
             "times_resumed": self.times_resumed,
-            "evaluations": self._evaluations.state()
-            if self._evaluations is not None
-            else (self.saved or {}).get("evaluations", {}),
         }
 
     # --- evaluations ------------------------------------------------------------------------------
@@ -635,8 +655,7 @@ class Session(Generic[C]):
         if self._evaluations is None or self._recorder is None:
             return
         if (measured := self._evaluations.look(timeout_s)) is not None:
-            columns = evaluating.columns_of(measured.evaluation)
-            self._recorder.evaluated(columns, measured.checkpoint)
+            self._recorder.evaluated(measured)
             self._hooks.evaluation(measured.evaluation)
 
     def _end_evaluations(self) -> None:

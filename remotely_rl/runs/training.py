@@ -3,6 +3,9 @@
     train = Train("ppo", Config, loop)
     train(Config(env="CartPole-v1"))
 
+An algorithm in a file of a user's is the same three lines (docs/own_algorithm.md); its run folders
+name the file, from which `evaluate` and the like take it again.
+
 The model and the learner of a run are made from a probe of its environment.  The probe runs in an
 actor, as all play does: an environment may crash or hang when it is made, or in its first steps,
 and then only the actor is lost.
@@ -10,10 +13,12 @@ and then only the actor is lost.
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import inspect
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -60,7 +65,8 @@ MODEL_LOCK = threading.Lock()
 class Train(Generic[C]):
     """The `train` of an algorithm: its name, its Config, and its loop.
 
-    The learner is a `learner`.
+    The Config is a frozen dataclass that inherits from `Common`; the learner is a `learner`.
+    Raises TrainingError for another Config.
     """
 
     def __init__(
@@ -71,10 +77,13 @@ class Train(Generic[C]):
         *,
         learner: type[Learner[C]] = Learner,
     ):
-        self._algorithm = algorithm
-        self._config = config
+        check_config(algorithm, config)
+        self.algorithm = algorithm
+        self.Config = config
         self._loop = loop
         self._learner = learner
+        # Where it is made, as namedtuple does it: Config and loop may be imported from elsewhere.
+        self.__module__ = sys._getframe(1).f_globals["__name__"]
         said = (inspect.getdoc(part) for part in (type(self).__call__, loop))
         self.__doc__ = "\n\n".join(filter(None, said))
 
@@ -102,15 +111,51 @@ class Train(Generic[C]):
         environment or has no checkpoint, if the model does not fit, and the like.
         """
         if resume is not None and run is None:
-            config = config or config_of(self._config, self._algorithm, resume)
-            if (result := already_over(self._algorithm, config, resume)) is not None:
+            config = config or config_of(self.Config, self.algorithm, resume)
+            if (result := already_over(self.algorithm, config, resume)) is not None:
                 return result
         begun = begin(
-            self._algorithm, self._config, config, model, run, resume, self._learner, hooks, initial
-        )
+            self.algorithm, self.Config, config, model, run, resume, self._learner, hooks, initial,
+            self.source,
+        )  # fmt: skip
         with begun as session, ranks.beside(session, self._loop, self._learner):
             self._loop(session)
         return session.result
+
+    @functools.cached_property
+    def source(self) -> str | None:
+        """FILE.py:NAME of an algorithm of a user's; None of the library's, or in a notebook."""
+        module = sys.modules.get(self.__module__)
+        if module is None or self.__module__.partition(".")[0] == "remotely_rl":
+            return None
+        file = getattr(module, "__file__", None)
+        names = [name for name, value in vars(module).items() if value is self]
+        return f"{Path(file).resolve()}:{names[0]}" if file and names else None
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph of the docstring of its file, or its name."""
+        said = getattr(sys.modules.get(self.__module__), "__doc__", None) or self.algorithm
+        return inspect.cleandoc(said).split("\n\n")[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Take along where it is from: elsewhere it is a copy, which no module names."""
+        return {**self.__dict__, "source": self.source}
+
+
+def check_config(algorithm: str, config: Any) -> None:
+    """Raises TrainingError for what is no Config of an algorithm."""
+    told = f"the Config of {algorithm}, {getattr(config, '__qualname__', repr(config))},"
+    if not (isinstance(config, type) and issubclass(config, Common)):
+        raise TrainingError(
+            f"{told} must be a dataclass that inherits from remotely_rl.Common:"
+            " @dataclasses.dataclass(frozen=True) above class Config(Common)"
+        )
+    if "__dataclass_params__" not in vars(config):
+        raise TrainingError(
+            f"{told} is no dataclass, so that its fields are none: write"
+            " @dataclasses.dataclass(frozen=True) above the class"
+        )
 
 
 def begin(
@@ -123,12 +168,14 @@ def begin(
     learner: type[Learner[C]] = Learner,
     hooks: Sequence[Hook] = (),
     initial: str | Path | None = None,
+    source: str | None = None,
 ) -> Session[C]:
-    """Makes the session of a run; see `Train`."""
-    process, hooks = Process(), hook.checked(hooks)
+    """Makes the session of a run; see `Train`, and its `source`."""
+    process = Process()
     try:
         if config is None:
             config = kind() if resume is None else config_of(kind, algorithm, resume)
+        hooks = hook.checked([*getattr(config.env, "run_hooks", ()), *hooks])
         if resume is None and run is not None:
             run_folder.check_is_free(Path(run))
         earlier = None if resume is None else _reopened(algorithm, config, run, resume)
@@ -142,7 +189,7 @@ def begin(
         seen = probe(config)
         made = make_learner(config, model, seen, kind=learner, initial=start)
         config.check_fits(made.model, made.actions)
-        session = _session(algorithm, config, made.model, run, earlier, process, hooks)
+        session = _session(algorithm, config, made.model, run, earlier, process, hooks, source)
     except BaseException:
         process.restore()
         raise
@@ -189,14 +236,15 @@ def _reopened(
 def _session(
     algorithm: str, config: C, model: nn.Module, run: str | Path | None,
     earlier: tuple[RunFolder, dict[str, Any]] | None, process: Process, hooks: Sequence[Hook],
+    source: str | None,
 ) -> Session[C]:  # fmt: skip
     if earlier is None:
         path = None if run is None else Path(run)
-        folder = run_folder.create(path, algorithm, config)
+        folder = run_folder.create(path, algorithm, config, source)
         return Session(algorithm, config, folder, process=process, hooks=hooks)
     folder, saved = earlier
     run_folder.check_fits(folder.checkpoint, saved["learner"]["model"], model)
-    run_folder.write(folder, algorithm, config)
+    run_folder.write(folder, algorithm, config, source)
     return Session(algorithm, config, folder, saved, process=process, hooks=hooks)
 
 
@@ -214,7 +262,10 @@ def config_of(
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
     given = given or {}
-    config = kind(**{**kept, **given})
+    if "preset" in given:
+        raise TrainingError("a resumed run has its settings: use --resume without --preset")
+    usual = {field.name: field.default for field in dataclasses.fields(kind)}
+    config = kind(**{**usual, **kept, **given})  # every field, so that no preset begins anew
     object.__setattr__(config, "overridden", frozenset(given))
     env = config.env
     is_id = re.fullmatch(r"[\w.]+:[\w./-]+", str(env)) is not None  # of a module

@@ -38,6 +38,8 @@ PURE = (
     "objects.marks",
     "futures.unretrieved",
     "ops.launchers",
+    "dashboard.access",
+    "dashboard.rows",
 )
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 
@@ -83,6 +85,10 @@ WITH_OPTIONAL = {
     "pools.joblib_backend": {"joblib", "numpy"},
     "actor.plasma_values": {"ray", "numpy"},  # of an actor that Ray has started
     **{stem: {"ray", "numpy"} for stem in FILES if stem.startswith("engines.ray.")},
+    "dashboard.app": {"starlette"},
+    "dashboard.files": {"starlette"},
+    "dashboard.prometheus": {"prometheus_client"},
+    "dashboard.server": {"starlette", "uvicorn"},
 }
 
 

@@ -364,6 +364,49 @@ def test_a_workers_key_cannot_make_calls_for_a_client(world: World, client: Clie
     assert [session.session for session in client.status().clients] == [client.session]
 
 
+def test_a_viewers_key_sees_the_status_and_may_change_nothing(
+    world: World, worker: Worker, client: Client
+) -> None:
+    placed = client.has(worker, env={"SECRET": "of the script"})
+    pair = fresh_pair()
+    key = MemberKey("viewer", pair, world.client_key.master_public)
+    world.end_master()
+    world.master_key = world.master_key.listing("viewer", (pair.public,))
+    world.start_master()
+    client.has(worker)
+    hello = control.Hello(
+        session=bound_id("viewer", pair.public, "nonce"),
+        nonce="nonce",
+        python=this_machine.PYTHON,
+        pid=1,
+        host="elsewhere",
+        machine="",
+        modules=["torch"],
+    )
+    viewer = Peer(world, key, hello)
+    viewer.hears(control.Welcome)
+    viewer.says(control.AskStatus(ticket=1, fresh=False))
+    status = viewer.hears(control.Status)
+    ((found, _),) = [told.actors for told in status.workers]
+    assert found.request == msgspec.structs.replace(placed, env={}, key=found.request.key)
+    assert [told.session for told in status.clients] == [client.session]
+
+    for said in (
+        control.Place(ticket=2, request=placed, patience_s=1.0),
+        control.End(actor=placed.actor, grace_s=0.0, kill=True),
+        control.Locate(ticket=3, actor=placed.actor),
+        control.AskArrival(ticket=4, class_name="Counter"),
+        control.Unanswered(calls={placed.actor: 1}),
+        register(world),
+    ):
+        answer = answer_to(world, key, control.encode(said))
+        assert isinstance(answer, control.Refused)
+        assert answer.error == "WireError"
+    assert not any(isinstance(said, control.End | control.Preload) for said in worker.heard)
+    assert [len(told.actors) for told in client.status().workers] == [2]
+    viewer.vanishes()
+
+
 @pytest.mark.parametrize(
     ("frames", "error"),
     [

@@ -16,11 +16,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import remotely
-from remotely_rl import algorithms, impala, ppo
+from remotely_rl import algorithms, impala
 from remotely_rl.acting import cluster
 from remotely_rl.cli import main
-from remotely_rl.config import GROUPS
+from remotely_rl.config import GROUPS, presets
 from remotely_rl.runs import metrics, session
+from remotely_rl.runs.training import Train
 
 TINY = [
     "--env", "CartPole-v1", "--actors", "1", "--envs-per-actor", "2", "--rollout-steps", "5",
@@ -41,6 +42,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[impala.Config, Any]]:
     asked: list[tuple[impala.Config, Any]] = []
 
     def keep(
+        its: Train[Any],
         config: impala.Config,
         model: Any,
         run: str | None,
@@ -51,7 +53,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[impala.Config, Any]]:
         asked.append((config, model))
         return session.Result(Path(), "all is done", 1.0, 100, 1, 1, 0.0, 0.0)
 
-    monkeypatch.setattr(impala, "train", keep)
+    monkeypatch.setattr(Train, "__call__", keep)
     return asked
 
 
@@ -64,6 +66,7 @@ def test_the_version_is_that_of_remotely() -> None:
     [
         ("train ppo --no-such-option", 1),
         ("train ppo --help", 0),
+        ("train mine.py:train", 1),
         ("train ppo --address=127.0.0.1:8010 --no-such-option", 0),
         ("train pppo", 0),
         ("train", 0),
@@ -104,7 +107,7 @@ def test_every_field_is_an_option_with_its_prose_and_those_that_are_needed_first
     assert list(sections) == [*groups, "Help"]
     listed = {group: re.findall(r"(?m)^  --([a-z-]+)", text) for group, text in sections.items()}
     assert listed["Start here"] == [
-        "env", "actors", "minutes", "total-steps", "learning-rate", "seed"
+        "env", "preset", "actors", "minutes", "total-steps", "learning-rate", "seed"
     ]  # fmt: skip
     assert "gamma" in listed["Learning"]
     assert "resume" in listed["Run"]
@@ -125,6 +128,7 @@ def test_all_algorithms_are_listed_with_a_line_each() -> None:
     text = " ".join(invoke("train", "--help").output.split())
     for name, algorithm in algorithms.ALGORITHMS.items():
         assert f"{name} {algorithm.summary}" in text
+    assert "FILE.py:NAME An algorithm of your own." in text
 
 
 def test_options_become_fields_and_the_rest_stays_as_it_is(
@@ -137,6 +141,7 @@ def test_options_become_fields_and_the_rest_stays_as_it_is(
     assert done.exit_code == 0, done.output
     want = impala.Config(
         env="CartPole-v1",
+        preset="auto",
         gamma=0.9,
         target=400.0,
         normalize_advantage=False,
@@ -291,6 +296,7 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
         (["train", "impala", "--env", "grid.py"], "--env needs FILE.py:NAME with a file that exis"),
         (["train", "impala", "--env", "pong"], "did you mean 'ALE/Pong-v5'?"),
         (["train", "impala", *TINY, "--run", "."], "exists already"),
+        (["train", "impala", "--preset", "papers"], "impala has no preset 'papers', did you mean"),
         (["train", "impala", "--resume", "nowhere"], "there is no run folder nowhere"),
         (["train", "impala", "--address", "127.0.0.1:1"], "127.0.0.1:1"),
         (["train", "impala", "--address", "ray://x:1"], "Error: 'ray://x:1': Ray Client"),
@@ -329,7 +335,7 @@ def test_a_run_that_takes_no_step_has_failed_whether_new_or_resumed(
     assert "Error: the run ended before its first step: 1e-06 minutes are over." in done.output
 
     ended = session.Result(tmp_path, "1 minutes are over", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
-    monkeypatch.setattr(ppo, "train", lambda *_, **__: ended)
+    monkeypatch.setattr(Train, "__call__", lambda *_, **__: ended)
     done = invoke("train", "ppo", "--resume", str(tmp_path / "run"))
     assert done.exit_code == 1
     assert "Error: the run ended before its next step: 1 minutes are over." in done.output
@@ -374,6 +380,13 @@ def test_ctrl_c_ends_a_run_in_good_order(tmp_path: Path) -> None:
     assert rest.splitlines()[-1] == f"stopped by SIGINT; the run is in {run}"
     assert "Traceback" not in rest
     assert {"checkpoint.pt", "curve.png"} <= {path.name for path in run.iterdir()}
+
+
+def test_presets_are_listed_with_their_figures_and_options() -> None:
+    text = invoke("presets").output
+    for row in presets.ROWS:
+        command = f"remotely-rl train {row.algorithm} --env {row.env}"
+        assert f"{command}\n    {row}\n    {row.options}\n" in text
 
 
 def test_rules_are_listed_with_what_all_of_them_can_be_told() -> None:

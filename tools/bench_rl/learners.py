@@ -29,7 +29,8 @@ def steps_per_second(algorithm: str, env: str, learners: int, seconds: float, ac
         run = Path(folder) / "run"
         command = [
             sys.executable, "-m", "remotely_rl.cli", "train", algorithm, "--env", env,
-            "--device", "cpu", "--learners", str(learners), "--actors", str(actors // learners),
+            "--preset", "none", "--device", "cpu",
+            "--learners", str(learners), "--actors", str(actors // learners),
             "--log-interval-s", "0.5", "--checkpoint-interval-s", "1e6", "--run", str(run),
         ]  # fmt: skip
         training = subprocess.Popen(command, stdout=subprocess.DEVNULL)

@@ -67,11 +67,13 @@ from remotely.protocol.control.records import (
     ActorStatus,
     BulkAddress,
     ClientStatus,
+    EndStatus,
     Figures,
     Location,
     Obituary,
     Request,
     StoreAddress,
+    WaitStatus,
     WorkerStatus,
 )
 from remotely.protocol.control.store import (
@@ -130,7 +132,7 @@ from remotely.protocol.numbers import (
     Seconds,
 )
 
-VERSION = 6
+VERSION = 7
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
 # Modules worth importing before a fork; a client names those of them that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
@@ -164,6 +166,8 @@ ToMaster = {
         | AskRelay
         | Beat
     ),
+    # What a dashboard may say: nothing in it changes anything.
+    "viewer": Hello | AskStatus | ReadLog | Goodbye | Beat,
 }
 FromMaster = {
     "client": (
@@ -200,6 +204,7 @@ FromMaster = {
         | WhoAreYou
         | Refused
     ),
+    "viewer": Welcome | Status | LogPiece | Farewell | Tick | WhoAreYou | Refused,
 }
 ToActor = Birth | Admit | Delegated | Caller | Cancel | Leave | Meet
 FromClient = Prepare
@@ -280,6 +285,7 @@ __all__ = [
     "Delegated",
     "Died",
     "End",
+    "EndStatus",
     "Ending",
     "Exited",
     "Exiting",
@@ -345,6 +351,7 @@ __all__ = [
     "VERSION",
     "Queued",
     "Welcome",
+    "WaitStatus",
     "WhoAreYou",
     "WorkerStatus",
     "encode",

@@ -3,9 +3,11 @@
 from remotely.protocol.control.message import ControlMessage
 from remotely.protocol.control.records import (
     ClientStatus,
+    EndStatus,
     Location,
     Obituary,
     Request,
+    WaitStatus,
     WorkerStatus,
 )
 from remotely.protocol.numbers import Amount, Id, Moment, Offset, Pid, Route, Seconds
@@ -155,6 +157,8 @@ class Status(ControlMessage, frozen=True):
     workers: list[WorkerStatus]
     clients: list[ClientStatus]
     waiting: Amount
+    waits: list[WaitStatus] = []  # of those, the first few and why
+    ends: list[EndStatus] = []  # the last few that nobody had asked for, newest first
 
 
 class LogPiece(ControlMessage, frozen=True):

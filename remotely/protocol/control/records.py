@@ -128,6 +128,29 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     actor: str = ""
 
 
+class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of one script for one class that wait for room: how many, since when, and why."""
+
+    class_name: str
+    count: Amount
+    waits_s: Seconds  # the first of them
+    why: str
+
+
+class EndStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of an actor that nobody had asked for."""
+
+    name: str
+    class_name: str
+    machine: str
+    ago_s: Seconds
+    lost: bool
+    restarting: bool
+    exit: Balance | str | None
+    why: str
+    stderr: str
+
+
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     machine: str

@@ -114,6 +114,20 @@ def test_naming_anothers_delegate_does_not_revoke_it(admission: Admission) -> No
     assert admission.end("victim") == (OURS, [])
 
 
+def test_a_viewer_is_a_client_that_lives_nowhere_and_has_nothing(admission: Admission) -> None:
+    admission.relist([CLIENT], [WORKER], [OURS])
+    assert admission.role_of(OURS) == "viewer"
+    with pytest.raises(NotAllowed, match="not that of its key"):
+        admission.vet_client(hello(OURS), OURS)
+    said = msgspec.structs.replace(
+        hello(OURS, "a", role="viewer"), modules=["torch"], arrivals=["b"]
+    )
+    vetted = admission.vet_client(said, OURS)
+    assert (vetted.actor, vetted.modules, vetted.arrivals) == ("", [], [])
+    assert not admission.delegate("a", OURS)
+    assert not admission.may_live(request(key=OURS))
+
+
 # --- at the actors' doors -------------------------------------------------------------------------
 
 

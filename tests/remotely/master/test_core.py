@@ -448,3 +448,22 @@ def test_a_cancellation_is_passed_on_to_the_worker_of_the_actor_alone(cluster: C
     cluster.says("client", cancel)
     cluster.says("client", msgspec.structs.replace(cancel, actor="nobody"))
     assert cluster.told(control.Cancel) == [(home, cancel)]
+
+
+def test_a_status_says_what_waits_and_how_the_last_actors_ended_unasked(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "a", cpus=1)
+    cluster.has("client", "b", cpus=1)
+    for actor in ("c", "d"):
+        cluster.asks("client", actor, cpus=1)
+    cluster.now += 5.0
+    obituary = control.Obituary(actor="a", life=0, exit="SIGKILL", stderr="its last words")
+    cluster.says("worker", control.Died(obituary=obituary))
+    cluster.now += 2.0
+    cluster.says("client", control.AskStatus(ticket=1, fresh=False))
+    ((_, status),) = cluster.told(control.Status)
+    ((wait,), (end,)) = status.waits, status.ends
+    assert (wait.count, wait.waits_s) == (1, 7.0)
+    assert "1 CPU" in wait.why
+    assert (end.name, end.exit, end.stderr, end.ago_s) == ("a", "SIGKILL", "its last words", 2.0)
+    assert not end.restarting

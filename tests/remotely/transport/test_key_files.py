@@ -36,15 +36,18 @@ def mode_of(path: Path) -> int:
 # --- making ---------------------------------------------------------------------------------------
 
 
-def test_the_first_start_makes_three_keys_that_fit_each_other(folder: Path) -> None:
+def test_the_first_start_makes_keys_that_fit_each_other(folder: Path) -> None:
     master = key_files.load_master(folder / "master.key")
     client = key_files.load_member(folder / "client.key", "client")
     worker = key_files.load_member(folder / "worker.key", "worker")
-    assert client.master_public == worker.master_public == master.pair.public
-    assert master.role_of(client.pair.public) == "client"
-    assert master.role_of(worker.pair.public) == "worker"
-    assert len({master.pair.secret, client.pair.secret, worker.pair.secret}) == 3
-    for pair in (master.pair, client.pair, worker.pair):
+    viewer = key_files.load_member(folder / "viewer.key", "viewer")
+    members = (client, worker, viewer)
+    assert {member.master_public for member in members} == {master.pair.public}
+    roles = [master.role_of(member.pair.public) for member in members]
+    assert roles == ["client", "worker", "viewer"]
+    pairs = [master.pair, *(member.pair for member in members)]
+    assert len({pair.secret for pair in pairs}) == 4
+    for pair in pairs:
         assert zmq.curve_public(pair.secret) == pair.public
 
 
@@ -86,7 +89,7 @@ def test_of_several_starters_one_makes_the_keys(tmp_path: Path) -> None:
         seen = list(threads.map(start, range(16)))
     assert len(set(seen)) == 1
     names = {path.name for path in (tmp_path / "keys").iterdir()}
-    assert names == {".lock", "master.key", "client.key", "worker.key"}
+    assert names == {".lock", "master.key", "client.key", "worker.key", "viewer.key"}
 
 
 def test_a_start_that_was_cut_off_is_finished_by_the_next(folder: Path) -> None:
@@ -139,6 +142,19 @@ def test_a_key_that_was_taken_off_the_list_stays_off(folder: Path) -> None:
     key_files.make_keys(folder)
     client = key_files.load_member(folder / "client.key")
     assert key_files.load_master(file).role_of(client.pair.public) is None
+
+
+def test_a_folder_that_an_older_version_made_gets_the_key_that_it_lacks(folder: Path) -> None:
+    file = folder / "master.key"
+    values = json.loads(file.read_text())
+    del values["viewers"]
+    file.write_text(json.dumps(values))
+    (folder / "viewer.key").unlink()
+    others = {name: (folder / name).read_bytes() for name in ("client.key", "worker.key")}
+    key_files.make_keys(folder)
+    viewer = key_files.load_member(folder / "viewer.key", "viewer")
+    assert key_files.load_master(file).role_of(viewer.pair.public) == "viewer"
+    assert {name: (folder / name).read_bytes() for name in others} == others
 
 
 def test_the_folder_is_that_of_remotely_home(

@@ -113,3 +113,10 @@ def test_an_attribute_that_environments_do_not_have_is_named(env: Any, tmp_path:
     config = dataclasses.replace(TRAINED, env=env)
     with pytest.raises(TrainingError, match="the environments have no attribute 'levle' that can"):
         a2c.train(config, run=tmp_path / "run", hooks=[Mistypes()])
+
+
+@pytest.mark.usefixtures("own_cluster")
+def test_several_learners_refuse_it_from_the_start_on(tmp_path: Path) -> None:
+    config = dataclasses.replace(TRAINED, env=Whole, learners=2, device="cpu")
+    with pytest.raises(TrainingError, match="attributes of environments cannot be changed where"):
+        a2c.train(config, run=tmp_path / "run", hooks=[Climbs()])

@@ -164,7 +164,10 @@ def test_training_goes_on_without_evaluations_that_cannot_go_on(env: Any) -> Non
 
 def test_a_row_has_the_mean_the_deviation_and_what_environments_tell() -> None:
     evaluation = Evaluation(True, [1.0, 3.0], [10, 20], {"success": 0.5}, env_steps=70)
-    assert columns_of(evaluation) == {
+    tally = metrics.Tally()
+    tally.evaluated(columns_of(evaluation), evaluation.metrics)
+    row = tally.close(1.0)
+    assert {name: number for name, number in row.items() if name.startswith("evaluation/")} == {
         "evaluation/env_steps": 70,
         "evaluation/episodes": 2,
         "evaluation/return_mean": 2.0,

@@ -2,6 +2,8 @@
 
 import io
 import math
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +66,8 @@ def test_successes_and_evaluations_are_told_where_there_are_any() -> None:
             "evaluation/env_steps": 500,
             "evaluation/return_mean": 2.5,
             "evaluation/return_std": 0.25,
-            "evaluation/success": 0.75,
-        }
+        },
+        {"success": 0.75},
     )
     line = progress.line(tally.close(4.0), NO_LIMITS)
     assert "2 games, success 0.50)  evaluation 2.50 (std 0.25), success 0.75  rate" in line
@@ -267,3 +269,42 @@ def test_a_run_says_it_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixtur
     _, second, *_ = capsys.readouterr().out.splitlines()
     # Twice (2 + 1) * 64 and 65 * 64, and heads of 65 * 2 and 65.
     assert second == ("model: MLP, 64, 64; as much for the value; 8,899 parameters; sees 2 numbers")
+
+
+# --- in a notebook --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def displayed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A notebook: what it displays, a table that is changed in its place."""
+    shown: list[Any] = []
+
+    class ZMQInteractiveShell:  # the class by which rich tells a notebook
+        pass
+
+    class Handle:
+        def update(self, table: Any) -> None:
+            shown[-1] = table
+
+    def display(table: Any, display_id: bool) -> Handle:
+        shown.append(table)
+        return Handle()
+
+    there = types.SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython.display", there)
+    monkeypatch.setattr("builtins.get_ipython", ZMQInteractiveShell, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels have it
+    return shown
+
+
+def test_a_notebook_shows_one_table_that_changes_and_plain_lines(
+    displayed: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Progress("a2c on Pong", NO_LIMITS)
+    shown.say("a line")
+    shown.show(row())
+    shown.show(row(8.0))
+    shown.close()
+    (table,) = displayed
+    assert next(iter(table.columns[1].cells)).startswith("0:00:08")
+    assert capsys.readouterr().out == "a line\n"

@@ -2,6 +2,7 @@
 
 import json
 import resource
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,17 @@ def test_a_file_that_there_is_no_room_for_is_an_oserror_and_leaves_the_one_befor
     assert run_folder.load_checkpoint(path)["n"] == 1
     run_folder.save_checkpoint(path, {"n": 2})
     assert run_folder.load_checkpoint(path)["n"] == 2
+
+
+def test_runs_that_begin_in_the_same_second_have_a_folder_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_folder, "default_name", lambda algorithm, env: "run")
+    with ThreadPoolExecutor(8) as several:
+        made = several.map(lambda n: run_folder.create(None, "a2c", a2c.Config(seed=n)), range(8))
+    seeds = [run_folder.read(folder.path).config["seed"] for folder in made]
+    assert seeds == list(range(8))
 
 
 def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tools.bench_rl.window import Asked, asked, cores
 REACHED = "is reached"  # what a command says that has ended at its target
 END_S = 10.0  # in which a run that has not got there ends by itself
 
-PONG = ["ppo", "--env", "ALE/Pong-v5", "--gamma", "0.98", "--target", "18"]
+PONG = ["ppo", "--env", "ALE/Pong-v5", "--preset", "none", "--gamma", "0.98", "--target", "18"]
 BREAKOUT = [
     "ppo", "--env", "ALE/Breakout-v5", "--gamma", "0.99", "--life-loss-is-terminal",
     "--entropy-coef-end", "0.005", "--anneal-steps", "20000000",

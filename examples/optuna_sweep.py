@@ -1,0 +1,81 @@
+"""A sweep with Optuna: each trial is a run, several at a time, and a hook prunes what is poor.
+
+    pip install 'remotely-actors[sweep]'
+    python examples/optuna_sweep.py
+
+Trials run in processes of the cluster, and share the study by a file.  Run it again, and the study
+goes on with more trials.  On several machines, let them share a disk, or a database as storage.
+"""
+
+import contextlib
+import math
+from typing import Any
+
+import optuna
+from optuna.storages.journal import JournalFileBackend
+
+import remotely
+from remotely_rl import Hook, ppo
+
+AT_ONCE = 2  # on a large machine, one for every two cores: a trial has an actor and a learner
+
+
+def study() -> optuna.Study:
+    return optuna.create_study(
+        study_name="ppo on CartPole",
+        storage=optuna.storages.JournalStorage(JournalFileBackend("sweep.log")),
+        direction="maximize",
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=3),
+        load_if_exists=True,
+    )
+
+
+class Pruning(Hook):
+    """Ends a run that is worse than most were when a tenth, two tenths ... of it was over."""
+
+    def __init__(self, trial: optuna.Trial) -> None:
+        self.trial, self.tenths, self.has_pruned = trial, 0, False
+
+    def on_row(self, session: Any, row: dict[str, float]) -> None:
+        tenths = int(10 * session.progress)
+        if tenths > self.tenths and not math.isnan(row["rollout/return_mean"]):
+            self.tenths = tenths
+            self.trial.report(row["rollout/return_mean"], tenths)
+            if tenths < 10 and self.trial.should_prune():
+                self.has_pruned = True
+                session.stop("pruned")
+
+
+def objective(trial: optuna.Trial, steps: int) -> float:
+    config = ppo.Config(
+        env="CartPole-v1",
+        actors=1,
+        total_steps=steps,
+        log_interval_s=0.5,
+        learning_rate=trial.suggest_float("learning_rate", 1e-5, 1e-2, log=True),
+        gae_lambda=trial.suggest_float("gae_lambda", 0.8, 1.0),
+        epochs=trial.suggest_int("epochs", 1, 10),
+    )
+    pruning = Pruning(trial)
+    result = ppo.train(config, run=f"sweep/trial-{trial.number}", hooks=[pruning])
+    if pruning.has_pruned:
+        raise optuna.TrialPruned
+    return result.return_mean
+
+
+def one_trial(steps: int) -> None:
+    study().optimize(lambda trial: objective(trial, steps), n_trials=1)
+
+
+def main(trials: int = 20, steps: int = 60_000) -> None:
+    study()
+    with remotely.Executor(max_workers=AT_ONCE) as executor:
+        list(executor.map(one_trial, [steps] * trials))
+    best = study().best_trial
+    print(f"best of {len(study().trials)} trials: sweep/trial-{best.number}, {best.value:.1f}")
+    print(best.params)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main()

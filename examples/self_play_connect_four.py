@@ -1,0 +1,198 @@
+"""Connect Four by self-play, until it beats a minimax player.
+
+    python examples/self_play_connect_four.py [MINUTES]
+
+PPO plays former selves (docs/several_agents.md), and at the end 200 games against a minimax player
+that looks two moves ahead, who begins every other one.  The game here is PettingZoo's, with the
+same observations and ten times as fast: `SelfPlay(connect_four_v3.env)` learns the same.
+"""
+
+import contextlib
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import remotely_rl
+from remotely_rl import SelfPlay, ppo
+
+ROWS, COLUMNS = 6, 7
+HEIGHT = ROWS + 1  # bits of a column: the one on top stays empty, and parts it from the next
+Observation = dict[str, NDArray[Any]]
+
+
+def bit(row: int, column: int) -> int:
+    """The bit of a place on a board; row 0 is the top."""
+    return 1 << (column * HEIGHT + ROWS - 1 - row)
+
+
+def has_four(stones: int) -> bool:
+    """Whether four of these stones are in a line: upright, level or diagonal."""
+    for step in (1, HEIGHT, HEIGHT - 1, HEIGHT + 1):
+        pairs = stones & (stones >> step)
+        if pairs & (pairs >> 2 * step):
+            return True
+    return False
+
+
+class ConnectFour:
+    """Two players drop stones into columns; the first with four in a line wins.
+
+    It has what SelfPlay uses of a PettingZoo environment.
+    """
+
+    possible_agents = ("player_0", "player_1")
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Dict(
+            {
+                "observation": spaces.Box(0, 1, (ROWS, COLUMNS, 2), np.int8),  # own stones, others'
+                "action_mask": spaces.Box(0, 1, (COLUMNS,), np.int8),
+            }
+        )
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(COLUMNS)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        self.stones = [0, 0]
+        self.free = [ROWS] * COLUMNS
+        self.seen = np.zeros((2, ROWS, COLUMNS, 2), np.int8)  # by each player
+        self.turn = 0
+        self.winner: int | None = None
+
+    @property
+    def agent_selection(self) -> str:
+        return self.possible_agents[self.turn]
+
+    def last(self) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        reward = 0.0 if self.winner is None else (1.0 if self.winner == self.turn else -1.0)
+        is_over = self.winner is not None or not any(self.free)
+        mask = np.array([left > 0 for left in self.free], np.int8)
+        obs = {"observation": self.seen[self.turn].copy(), "action_mask": mask}
+        return obs, reward, is_over, False, {}
+
+    def step(self, action: int | None) -> None:
+        me, other = self.turn, 1 - self.turn
+        self.turn = other
+        if action is None:  # the game is over, and this player leaves
+            return
+        self.free[action] -= 1
+        row = self.free[action]
+        self.stones[me] |= bit(row, action)
+        self.seen[me, row, action, 0] = self.seen[other, row, action, 1] = 1
+        if has_four(self.stones[me]):
+            self.winner = me
+
+    def close(self) -> None:
+        pass
+
+
+# --- minimax --------------------------------------------------------------------------------------
+
+BITS = np.array([[bit(row, column) for column in range(COLUMNS)] for row in range(ROWS)])
+LINES = [
+    sum(bit(row + i * down, column + i * right) for i in range(4))
+    for row in range(ROWS)
+    for column in range(COLUMNS)
+    for down, right in ((1, 0), (0, 1), (1, 1), (-1, 1))
+    if 0 <= row + 3 * down < ROWS and column + 3 * right < COLUMNS
+]
+WORTH = (0, 1, 4, 16, 0)  # of a line with so many stones of one player, and none of the other
+WON = 10_000
+
+
+def minimax(obs: Observation, mask: Any, random: np.random.Generator, depth: int = 2) -> int:
+    """The best move by looking `depth` moves ahead; one of the best at random."""
+    own, others = (int((obs["observation"][..., i] * BITS).sum()) for i in (0, 1))
+    legal = np.flatnonzero(obs["action_mask"])
+    values = [-value(others, own | drop(own | others, int(c)), depth - 1) for c in legal]
+    return int(random.choice(legal[np.equal(values, max(values))]))
+
+
+def value(own: int, others: int, depth: int) -> int:
+    """What a position is worth to who is to move, after the other has moved."""
+    if has_four(others):
+        return -WON - depth  # the sooner, the worse
+    moves = [drop(own | others, column) for column in range(COLUMNS)]
+    moves = [move for move in moves if move]
+    if not moves:
+        return 0
+    if depth:
+        return max(-value(others, own | move, depth - 1) for move in moves)
+    return sum(
+        WORTH[(own & line).bit_count()] * (not others & line)
+        - WORTH[(others & line).bit_count()] * (not own & line)
+        for line in LINES
+    )
+
+
+def drop(stones: int, column: int) -> int:
+    """The bit on which a stone lands; 0 where a column is full."""
+    full = sum(bit(row, column) for row in range(ROWS))
+    return (stones + bit(ROWS - 1, column)) & full & ~stones
+
+
+# --- the network ----------------------------------------------------------------------------------
+
+
+class Network(nn.Module):
+    """Two layers over all places of the board, and over how far each line is still open."""
+
+    lines: Tensor
+
+    def __init__(self, observation_shape: dict[str, tuple[int, ...]], outputs: int):
+        super().__init__()
+        places = [bit(row, column) for row in range(ROWS) for column in range(COLUMNS)]
+        lines = torch.tensor([[float(line & place > 0) for line in LINES] for place in places])
+        self.register_buffer("lines", lines, persistent=False)
+        units = 128
+        self.body = nn.Sequential(
+            nn.Linear(2 * (len(places) + len(LINES)), units), nn.ReLU(),
+            nn.Linear(units, units), nn.ReLU(),
+        )  # fmt: skip
+        self.policy, self.value = nn.Linear(units, outputs), nn.Linear(units, 1)
+
+    def forward(self, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        own, others = obs["observation"].flatten(2).unbind(1)  # stones, [N, places]
+        mine, theirs = own @ self.lines, others @ self.lines  # in each line, [N, lines]
+        open_lines = torch.relu(mine - 4 * theirs), torch.relu(theirs - 4 * mine)
+        seen = self.body(torch.cat([own, others, *open_lines], 1))
+        return self.policy(seen), self.value(seen).squeeze(-1)
+
+
+# --- training and playing -------------------------------------------------------------------------
+
+game = SelfPlay(ConnectFour)
+against_minimax = SelfPlay(ConnectFour, minimax)  # evaluate RUN --env FILE.py:against_minimax
+
+
+def play(run: Any, games: int = 200) -> dict[float, int]:
+    """Play so many games against minimax, each second one as the first player; count results."""
+    agent = remotely_rl.load(run, env=against_minimax, model=Network)
+    envs = against_minimax(num_envs=20)
+    obs, _ = envs.reset(seed=1)
+    counts = {1.0: 0, 0.0: 0, -1.0: 0}
+    left = np.full(20, games // 20)
+    while left.any():
+        obs, reward, terminated, *_ = envs.step(agent.act(obs))
+        for i in np.flatnonzero(terminated & (left > 0)):
+            counts[float(reward[i])] += 1
+            left[i] -= 1
+    return counts
+
+
+def main(minutes: float = 10.0) -> None:
+    config = ppo.Config(env=game, minutes=minutes, envs_per_actor=128, batch_rows=8192)
+    result = ppo.train(config, Network)
+    counts = play(result.run)
+    print(f"against minimax: {counts[1.0]} won, {counts[0.0]} drawn, {counts[-1.0]} lost")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+        main(float(sys.argv[1]) if len(sys.argv) > 1 else 10.0)

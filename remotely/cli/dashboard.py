@@ -1,0 +1,41 @@
+"""`remotely dashboard`: a cluster in the browser."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from remotely.cli.options import cluster_address, local_port_option
+from remotely.dashboard.options import check_is_installed, listening_options
+
+
+@click.command(short_help="Show a cluster in the browser.")
+@click.argument("address", required=False, metavar="[HOST:PORT]")
+@local_port_option
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    help="The cluster's viewer.key; by default beside the key of REMOTELY_KEY, or in "
+    "~/.remotely/keys.",
+)
+@listening_options
+def dashboard(address: str | None, port: int | None, key: Path | None, **where: Any) -> None:
+    """Show a cluster in the browser: machines, actors and what they print.
+
+    \b
+    remotely dashboard                     the cluster of this machine, or of REMOTELY_ADDRESS
+    remotely dashboard 192.168.0.10:8010 --key viewer.key
+
+    It prints a link that works once. It may change nothing, and asks the cluster nothing while
+    nobody looks.
+    """
+    check_is_installed()
+    from remotely.client.viewer import viewer_of
+    from remotely.dashboard import app, server
+
+    cluster = cluster_address(address, port)
+    viewer = viewer_of(cluster, key)
+    try:
+        server.serve(server.Where(**where), app.Cluster(cluster, viewer))
+    finally:
+        viewer.close()

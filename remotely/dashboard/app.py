@@ -1,0 +1,345 @@
+"""The web application: what each URL answers, behind the door of access.py.
+
+    /                                   the page; everything else is fetched by its scripts
+    /open?link=...                      sets the cookie
+    /healthz                            whether this process serves, for anybody who reaches it
+    /metrics                            for Prometheus, by bearer or cookie
+    /api/cluster, /api/events           the overview, once or every few seconds
+    /api/machines, /api/actors          ?after&limit&sort&q
+    /api/actors/ID, .../log?offset, .../flame
+
+Panels of other packages (remotely_rl.dashboard) add routes and scripts of their own.
+"""
+
+import asyncio
+import html
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, NamedTuple, Protocol
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from remotely.dashboard import files, flame, rows
+from remotely.dashboard.access import HEADERS, METHODS, OPEN_TO_ALL, Access
+from remotely.dashboard.watch import EVERY_S, PATIENCE_S, Watch
+from remotely.errors import RemotelyError
+from remotely.machine import this_machine
+from remotely.protocol import control
+from remotely.reporting.terminal import shown
+
+MAX_STREAMS = 64  # open event streams, of all browsers together
+HOW_TO_OPEN = "Open the link that the dashboard has printed on its terminal. It works once."
+
+
+class Looking(Protocol):
+    """What the dashboard needs of a connection to the cluster."""
+
+    def ask_status(self) -> "Future[control.Status]": ...
+
+    def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]": ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster that is shown."""
+
+    address: str
+    viewer: Looking
+
+
+class Panel(NamedTuple):
+    """What a package adds to the page: `static/NAME.js` of it is loaded as a module."""
+
+    name: str
+    package: str
+    routes: Sequence[Route]
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def make(
+    access: Access,
+    cluster: Cluster | None = None,
+    panels: Sequence[Panel] = (),
+    stopping: asyncio.Event | None = None,
+    on_opened: Callable[[], None] = lambda: None,
+) -> ASGIApp:
+    """Return the application.  Streams end when `stopping` is set."""
+    if cluster is not None:
+        panels = [_ClusterPanel(cluster, stopping or asyncio.Event()).panel, *panels]
+    static = files.load(["remotely.dashboard", *(panel.package for panel in panels)])
+    page = files.made(_page(static["index.html"].content, panels), files.TYPES[".html"])
+
+    async def index(request: Request) -> Response:
+        return files.answer(request, page)
+
+    async def file(request: Request) -> Response:
+        return files.answer(request, static.get(request.path_params["name"]))
+
+    async def open_link(request: Request) -> Response:
+        cookie = access.use_link(request.query_params.get("link", ""))
+        if not cookie:
+            return _closed("This link was used already, or is of an earlier start.")
+        # Not a redirect: of one that begins on another site, as in a mail, a strict cookie is not
+        # sent along.  A refresh begins here.
+        answer = HTMLResponse('<!doctype html><meta http-equiv="refresh" content="0;url=/">')
+        answer.set_cookie(
+            access.cookie_name,
+            cookie,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        on_opened()
+        return answer
+
+    async def healthz(request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    routes = [
+        Route("/", index),
+        Route("/static/{name}", file),
+        Route("/open", open_link),
+        Route("/healthz", healthz),
+    ]
+    for panel in panels:
+        routes += panel.routes
+    application = Starlette(
+        routes=routes,
+        exception_handlers={
+            HTTPException: _told,
+            ValueError: _told,
+            TimeoutError: _told,
+            RemotelyError: _told,
+            flame.NoFlame: _told,
+        },
+    )
+    return Door(application, access)
+
+
+def _page(template: bytes, panels: Sequence[Panel]) -> bytes:
+    """Return the page that loads the scripts of these panels."""
+    names = " ".join(panel.name for panel in panels)
+    preloads = "".join(
+        f'<link rel="modulepreload" href="/static/{panel.name}.js">' for panel in panels
+    )
+    filled = template.decode().replace("$PANELS", html.escape(names))
+    return filled.replace("<!-- $PRELOADS -->", preloads).encode()
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    """Answer a question that cannot be answered, in a sentence."""
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": error.detail}, error.status_code)
+    status = 400 if isinstance(error, ValueError) else 503
+    return JSONResponse({"error": str(error) or "the master does not answer"}, status)
+
+
+def _closed(why: str) -> Response:
+    return HTMLResponse(
+        f'<!doctype html><html lang="en"><title>remotely</title><meta name="viewport" '
+        f'content="width=device-width"><p>{html.escape(why)} {HOW_TO_OPEN}',
+        401,
+    )
+
+
+class Door:
+    """Serves whom `Access` admits, and puts its headers on every answer."""
+
+    def __init__(self, application: ASGIApp, access: Access) -> None:
+        self._application = application
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # there are no WebSockets; the lifespan is nobody's request
+            await self._application(scope, receive, send)
+            return
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        inside = self._refusal(scope) or self._application
+        await inside(scope, receive, send_on)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the answer to somebody who is not admitted."""
+        headers, path = Headers(scope=scope), scope["path"]
+        if not self._access.knows_host(headers.get("host", "")):
+            return PlainTextResponse(
+                "this dashboard does not go by that name; start it with --name NAME if it does\n",
+                421,
+            )
+        if scope["method"] not in METHODS:
+            return PlainTextResponse("nothing can be changed here\n", 405)
+        if path in OPEN_TO_ALL or self._access.admits(self._cookie(headers)):
+            return None
+        if path == "/metrics":
+            if self._access.admits_bearer(headers.get("authorization", "")):
+                return None
+            return PlainTextResponse(
+                "start the dashboard with --metrics-token FILE, and send that token as a bearer\n",
+                401,
+                {"www-authenticate": "Bearer"},
+            )
+        if path == "/":
+            return _closed("This dashboard does not know your browser.")
+        return JSONResponse({"error": HOW_TO_OPEN}, 401)
+
+    def _cookie(self, headers: Headers) -> str:
+        try:
+            cookies = SimpleCookie(headers.get("cookie", ""))
+        except CookieError:
+            return ""
+        found = cookies.get(self._access.cookie_name)
+        return found.value if found else ""
+
+
+class _ClusterPanel:
+    """The routes that are about the cluster."""
+
+    def __init__(self, cluster: Cluster, stopping: asyncio.Event) -> None:
+        self._viewer = cluster.viewer
+        self._watch = Watch(cluster.address, cluster.viewer.ask_status)
+        self._stopping = stopping
+        self._streams = 0
+        self._flame = asyncio.Lock()
+        self.panel = Panel(
+            "cluster",
+            "remotely.dashboard",
+            [
+                Route("/metrics", self._metrics),
+                Route("/api/cluster", self._overview),
+                Route("/api/events", self._events),
+                Route("/api/machines", self._machines),
+                Route("/api/actors", self._actors),
+                Route("/api/actors/{actor}", self._actor),
+                Route("/api/actors/{actor}/log", self._log),
+                Route("/api/actors/{actor}/flame", self._record),
+            ],
+        )
+
+    async def _overview(self, request: Request) -> Response:
+        return JSONResponse(rows.overview(await self._watch.look()))
+
+    async def _events(self, request: Request) -> Response:
+        if self._streams >= MAX_STREAMS:
+            raise HTTPException(503, f"{MAX_STREAMS} pages follow this dashboard already")
+        return StreamingResponse(self._stream(), media_type="text/event-stream")
+
+    async def _stream(self) -> AsyncIterator[str]:
+        """Yield the overview until the browser leaves or the dashboard ends."""
+        self._streams += 1
+        try:
+            while not self._stopping.is_set():
+                try:
+                    told: dict[str, Any] = rows.overview(await self._watch.look())
+                except RemotelyError as error:
+                    told = {"error": str(error)}
+                yield f"data: {json.dumps(told, separators=(',', ':'))}\n\n"
+                try:
+                    await asyncio.wait_for(self._stopping.wait(), EVERY_S)
+                except TimeoutError:
+                    continue
+        finally:
+            self._streams -= 1
+
+    async def _machines(self, request: Request) -> Response:
+        now = await self._watch.look()
+        return _table(request, now.machines(), rows.MACHINE_COLUMNS)
+
+    async def _actors(self, request: Request) -> Response:
+        now = await self._watch.look()
+        return _table(request, now.actors, rows.ACTOR_COLUMNS)
+
+    async def _actor(self, request: Request) -> Response:
+        now = await self._watch.look()
+        found = _known(now.actor(request.path_params["actor"]))
+        owned = [
+            {"name": each["name"], "actor": each["actor"]}
+            for each in now.actors
+            if each["owner"] and each["owner"]["actor"] == found["name"]
+        ]
+        return JSONResponse(
+            {**found, "owned": owned[: rows.PAGE], "flame": self._why_no_flame(now, found)}
+        )
+
+    async def _log(self, request: Request) -> Response:
+        offset = number(request, "offset", -1)
+        question = self._viewer.read_log(request.path_params["actor"], offset)
+        piece = await asyncio.wait_for(asyncio.wrap_future(question), PATIENCE_S)
+        if not piece.known:
+            raise HTTPException(404, "no log: no actor of this cluster is or was named so")
+        text = piece.text.replace("\r\n", "\n").replace("\r", "\n")
+        return JSONResponse({"text": shown(text), "offset": piece.offset, "ended": piece.ended})
+
+    async def _record(self, request: Request) -> Response:
+        now = await self._watch.look()
+        found = _known(now.actor(request.path_params["actor"]))
+        if why := self._why_no_flame(now, found):
+            raise flame.NoFlame(why)
+        async with self._flame:  # one at a time, whoever asks
+            return JSONResponse(await flame.record(found["pid"]))
+
+    def _why_no_flame(self, now: rows.Snapshot, actor: dict[str, Any]) -> str:
+        """Return why no flame of an actor can be taken; empty if it can."""
+        hosts = {each["worker"]: each["host"] for each in now.facts["machines"]}
+        if hosts.get(actor["worker"]) != this_machine.identity():
+            return "flames are of actors on the machine of the dashboard"
+        return "" if flame.command() else "no py-spy beside the dashboard: pip install py-spy"
+
+    async def _metrics(self, request: Request) -> Response:
+        from remotely.dashboard import prometheus  # noqa: PLC0415 - only who scrapes needs it
+
+        now = await self._watch.look()
+        return Response(prometheus.text(now), media_type=prometheus.CONTENT_TYPE)
+
+
+def _known(actor: dict[str, Any] | None) -> dict[str, Any]:
+    if actor is None:
+        raise HTTPException(404, "no actor of this cluster has this id now")
+    return actor
+
+
+def _table(request: Request, found: Sequence[dict[str, Any]], columns: Sequence[str]) -> Response:
+    asked = request.query_params
+    page = rows.page(
+        found,
+        columns,
+        asked.get("sort", ""),
+        asked.get("q", ""),
+        number(request, "after", 0),
+        number(request, "limit", rows.PAGE),
+    )
+    return JSONResponse(page._asdict())
+
+
+def number(request: Request, name: str, default: int) -> int:
+    """Return a whole number of the query; ValueError, in words, if it is something else."""
+    word = request.query_params.get(name)
+    if word is None:
+        return default
+    try:
+        return int(word)
+    except ValueError:
+        raise ValueError(f"{name} is a whole number, not {word!r}") from None

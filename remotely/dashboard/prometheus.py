@@ -1,0 +1,66 @@
+"""The figures of a cluster as Prometheus scrapes them.  No label is of a single actor.
+
+remotely_machines                     machines that can be reached
+remotely_cpus{state}                  free, used
+remotely_gpus{state}                  the same
+remotely_actors{class}
+remotely_calls_total{class}           seen since the dashboard began, while it was scraped
+remotely_memory_bytes{class}          resident
+remotely_waiting                      requests that wait for room
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from remotely.dashboard.rows import Snapshot
+from remotely.reporting.cluster_status import totals
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def text(now: Snapshot) -> bytes:
+    """Return a state in Prometheus's text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Figures(now))
+    return generate_latest(registry)
+
+
+class _Figures:
+    def __init__(self, now: Snapshot) -> None:
+        self._now = now
+
+    def collect(self) -> Iterable[Metric]:
+        now = self._now
+        machines = now.facts["machines"]
+        reached = sum(not machine["away_s"] for machine in machines)
+        yield GaugeMetricFamily("remotely_machines", "machines that can be reached", value=reached)
+        sums = totals(machines)
+        for what in ("cpus", "gpus"):
+            family = GaugeMetricFamily(
+                f"remotely_{what}", f"{what} of the cluster", labels=["state"]
+            )
+            family.add_metric(["free"], sums[f"free_{what}"])
+            family.add_metric(["used"], sums[what] - sums[f"free_{what}"])
+            yield family
+        count, memory = Counter[str](), Counter[str]()
+        for actor in now.actors:
+            count[actor["class"]] += 1
+            memory[actor["class"]] += actor["rss"]
+        for name, help_, by_class in (
+            ("remotely_actors", "actors that live", count),
+            ("remotely_memory_bytes", "resident memory of actors", memory),
+        ):
+            family = GaugeMetricFamily(name, help_, labels=["class"])
+            for class_name, number in by_class.items():
+                family.add_metric([class_name], number)
+            yield family
+        calls = CounterMetricFamily("remotely_calls", "calls that were seen", labels=["class"])
+        for class_name, number in now.calls_by_class.items():
+            calls.add_metric([class_name], number)
+        yield calls
+        yield GaugeMetricFamily(
+            "remotely_waiting", "requests that wait for room", value=now.facts["waiting"]
+        )

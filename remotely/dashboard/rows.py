@@ -1,0 +1,141 @@
+"""Tables for the browser: machines and actors, sorted, searched and cut into pages.  Pure.
+
+The browser never holds more than a page, so 10,000 actors cost it what 200 do.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from remotely.reporting.cluster_status import totals
+
+PAGE = 200  # rows, unless the browser asks for fewer
+Row = Mapping[str, Any]
+
+ACTOR_COLUMNS = (
+    "name", "class", "machine", "pid", "cpu_percent", "rss", "calls", "calls_per_s", "method",
+    "queue", "since",
+)  # fmt: skip
+MACHINE_COLUMNS = ("machine", "address", "free_cpus", "free_gpus", "free_memory", "actors")
+_NUMBERS = re.compile(r"(\d{1,15})")
+_SEARCHED = ("name", "class", "machine", "method", "address", "actor")
+
+
+class Page(NamedTuple):
+    """A page of a table: `total` rows are there, `found` of them match the search."""
+
+    total: int
+    found: int
+    after: int
+    rows: list[Row]
+
+
+def page(
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    sort: str = "",
+    search: str = "",
+    after: int = 0,
+    limit: int = PAGE,
+) -> Page:
+    """Return a page of the rows that have each word of `search`, by a column; `-name`: backwards.
+
+    Raises ValueError, in words for whoever wrote the URL, if there is no such column.
+    """
+    key = sort.removeprefix("-") or columns[0]
+    if key not in columns:
+        raise ValueError(f"no column {key!r} to sort by; there are: {', '.join(columns)}")
+    words = search.lower().split()
+    found = [row for row in rows if _has(row, words)] if words else list(rows)
+    known = [row for row in found if row[key] is not None]
+    known.sort(key=lambda row: _order(row[key]), reverse=sort.startswith("-"))
+    found = known + [row for row in found if row[key] is None]  # last, in either direction
+    after = max(0, after)
+    return Page(len(rows), len(found), after, found[after : after + min(max(1, limit), PAGE)])
+
+
+def _has(row: Row, words: Sequence[str]) -> bool:
+    text = " ".join(str(row[name]) for name in _SEARCHED if name in row).lower()
+    return all(word in text for word in words)
+
+
+def _order(cell: Any) -> Any:
+    """Return what a cell is sorted by: numbers within names count as numbers."""
+    if not isinstance(cell, str):
+        return 0, cell
+    words = _NUMBERS.split(cell.lower())  # text and digits in turn
+    return 1, [int(word) if place % 2 else word for place, word in enumerate(words)]
+
+
+class Snapshot(NamedTuple):
+    """The state of a cluster at a moment, and what has changed since the one before."""
+
+    at: float  # seconds of a clock that only goes forward
+    facts: dict[str, Any]  # as `remotely status --json` prints them, and `calls_per_s` of actors
+    calls: dict[str, int]  # by actor
+    calls_by_class: dict[str, int]  # that were seen since the dashboard began
+
+    @property
+    def actors(self) -> list[dict[str, Any]]:
+        actors: list[dict[str, Any]] = self.facts["actors"]
+        return actors
+
+    def actor(self, actor: str) -> dict[str, Any] | None:
+        return next((each for each in self.actors if each["actor"] == actor), None)
+
+    def machines(self) -> list[dict[str, Any]]:
+        """Return the machines, each with how many actors it has."""
+        counts = Counter(actor["worker"] for actor in self.actors)
+        return [
+            {**machine, "actors": counts[machine["worker"]]} for machine in self.facts["machines"]
+        ]
+
+
+def snapshot(facts: dict[str, Any], at: float, before: Snapshot | None) -> Snapshot:
+    """Return what a status tells; the rates of calls are those since `before`."""
+    calls = {actor["actor"]: actor["calls"] for actor in facts["actors"]}
+    by_class = Counter(before.calls_by_class if before else ())
+    for actor in facts["actors"]:
+        new = 0
+        if before and (known := before.calls.get(actor["actor"])) is not None:
+            new = max(0, actor["calls"] - known)  # a next life counts from zero
+        actor["calls_per_s"] = new / (at - before.at) if before and at > before.at else 0.0
+        by_class[actor["class"]] += new
+    return Snapshot(at, facts, calls, dict(by_class))
+
+
+def overview(now: Snapshot) -> dict[str, Any]:
+    """Return the cluster in one small object, whatever its size."""
+    facts, actors = now.facts, now.actors
+    return {
+        "address": facts["address"],
+        "machines": len(facts["machines"]),
+        "away": [m["machine"] for m in facts["machines"] if m["away_s"]],
+        "actors": len(actors),
+        "clients": len(facts["clients"]),
+        "running": sum(actor["running"] for actor in actors),
+        "queued": sum(actor["queue"] for actor in actors),
+        "calls_per_s": sum(actor["calls_per_s"] for actor in actors),
+        "cpu_percent": sum(actor["cpu_percent"] for actor in actors),
+        "rss": sum(actor["rss"] for actor in actors),
+        **{f"total_{name}": number for name, number in totals(facts["machines"]).items()},
+        "waiting": facts["waiting"],
+        "waits": facts["waits"],
+        "ends": facts["ends"],
+        "classes": classes(actors),
+    }
+
+
+def classes(actors: Iterable[Row], shown: int = 12) -> list[dict[str, Any]]:
+    """Return the classes with the most actors, and what those use together."""
+    sums: dict[str, dict[str, Any]] = {}
+    for actor in actors:
+        row = sums.setdefault(
+            actor["class"],
+            {"class": actor["class"], "actors": 0, "calls_per_s": 0.0, "cpu_percent": 0, "rss": 0},
+        )
+        row["actors"] += 1
+        for name in ("calls_per_s", "cpu_percent", "rss"):
+            row[name] += actor[name]
+    return sorted(sums.values(), key=lambda row: -row["actors"])[:shown]

@@ -1,0 +1,304 @@
+// The screens of the cluster: overview, machines, actors, one actor.
+
+import { address, bytes, count, duration, figure, get, h, number, plural, remember, repeat, share, spark, table } from "/static/ui.js";
+
+const HISTORY = 120; // of the overview, in the browser alone
+const LOG_KEPT = 400_000; // characters
+const history_ = { calls: [], running: [] };
+let newest = null;
+const listeners = new Set();
+
+// One stream of the overview for all screens, open while the page is seen.
+export function begin(tell) {
+  let source = null;
+  function look() {
+    if (document.hidden) {
+      source?.close();
+      source = null;
+    } else if (!source) {
+      source = new EventSource("/api/events");
+      source.onmessage = (event) => {
+        const said = JSON.parse(event.data);
+        if (said.error) return tell(said.error, true);
+        newest = said;
+        keep(history_.calls, said.calls_per_s);
+        keep(history_.running, said.running);
+        tell(`${said.address} · ${plural(said.machines, "machine")}, ${plural(said.actors, "actor")}`);
+        for (const listener of listeners) listener(said);
+      };
+      source.onerror = () => tell("The dashboard does not answer; trying again.", true);
+    }
+  }
+  document.addEventListener("visibilitychange", look);
+  look();
+}
+
+function keep(list, value) {
+  list.push(value);
+  if (list.length > HISTORY) list.shift();
+}
+
+function follow(listener) {
+  listeners.add(listener);
+  if (newest) listener(newest);
+  return () => listeners.delete(listener);
+}
+
+// --- overview ----------------------------------------------------------------------------------
+
+function showOverview() {
+  const figures = h("dl", { class: "figures" });
+  const waits = h("section", { "aria-label": "Waiting" }), ends = h("section", { "aria-label": "Last ends" });
+  const classes = table([
+    { name: "Class", text: (row) => row.class, link: (row) => address("actors", { q: row.class }), name_: true },
+    { name: "Actors", text: (row) => count(row.actors), number: true },
+    { name: "Calls/s", text: (row) => figure(row.calls_per_s), number: true },
+    { name: "CPU", text: (row) => `${count(row.cpu_percent)} %`, number: true },
+    { name: "Memory", text: (row) => bytes(row.rss), number: true },
+  ], (row) => row.class, "Classes of actors");
+  const open = new Set();
+
+  function show(now) {
+    const busy = now.total_cpus - now.total_free_cpus;
+    const gpus = now.total_gpus - now.total_free_gpus;
+    const memory = now.total_memory - now.total_free_memory;
+    figures.replaceChildren(
+      number("CPUs reserved", figure(busy), `of ${figure(now.total_cpus)}`, share(busy, now.total_cpus, "CPUs reserved")),
+      ...(now.total_gpus ? [number("GPUs reserved", figure(gpus), `of ${figure(now.total_gpus)}`, share(gpus, now.total_gpus, "GPUs reserved"))] : []),
+      number("Memory of actors", bytes(now.rss), memory ? `${bytes(memory)} reserved` : "", share(now.rss, now.total_memory, "memory of actors")),
+      number("CPU in use", `${count(now.cpu_percent)} %`, "of one core"),
+      number("Calls a second", figure(now.calls_per_s), null, spark(history_.calls)),
+      number("Calls that run", count(now.running), `${count(now.queued)} queued`, spark(history_.running)),
+      number("Waiting for room", count(now.waiting)),
+    );
+    waits.replaceChildren(
+      ...(now.waits.length || now.away.length ? [h("h2", {}, "Waiting")] : []),
+      h("ul", { class: "plain" },
+        now.away.map((machine) => h("li", { class: "bad" }, `${machine} cannot be reached`)),
+        now.waits.map((wait) => h("li", {}, h("span", { class: "wait" }, `${plural(wait.count, "request")} for ${wait.class}`),
+          ` for ${duration(wait.waits_s)}: ${wait.why}`))));
+    const said = JSON.stringify(now.ends.map((end) => [end.name, end.stderr]));
+    if (ends.dataset.said !== said) {
+      ends.dataset.said = said;
+      ends.replaceChildren(h("h2", {}, "Last ends that nobody asked for"), now.ends.length
+        ? h("ul", { class: "plain" }, now.ends.map((end) => ended(end, open)))
+        : h("p", { class: "note" }, "None: no actor has died or was lost since the master started."));
+    }
+    classes.show(now.classes, "", "No actor lives on this cluster now.");
+  }
+  const element = h("div", {}, h("h1", {}, "Overview"), figures, waits,
+    h("h2", {}, "Classes"), classes.element, ends);
+  return { title: "Overview", element, close: follow(show) };
+}
+
+function ended(end, open) {
+  const how = end.lost ? "was lost" : end.exit == null ? "has ended" : `ended with ${end.exit}`;
+  const line = [h("span", { class: "bad" }, `${end.name} ${how}`), end.machine ? ` on ${end.machine}` : "",
+    ` ${duration(end.ago_s)} ago`, end.restarting ? ", and is restarted" : "", end.why ? `: ${end.why}` : ""];
+  if (!end.stderr) return h("li", {}, line);
+  const id = `${end.name} ${end.stderr}`;
+  return h("li", {}, h("details", {
+    open: open.has(id),
+    ontoggle: (event) => event.target.open ? open.add(id) : open.delete(id),
+  }, h("summary", {}, line), h("pre", {}, end.stderr)));
+}
+
+// --- tables ------------------------------------------------------------------------------------
+
+function paged(title, path, columns, key, nothing) {
+  return (params, asked) => {
+    const query = { sort: asked.get("sort") || "", q: asked.get("q") || "", after: Number(asked.get("after") || 0) };
+    let turn = 0;
+    const place = h("span", { role: "status", class: "soft" });
+    const search = h("input", { type: "search", "aria-label": `Search ${path}`, placeholder: "Search  ( / )", value: query.q });
+    const back = h("button", { type: "button", onclick: () => turnTo(-1) }, "Previous");
+    const on = h("button", { type: "button", onclick: () => turnTo(1) }, "Next");
+    const shown = table(columns, key, title, (column) => {
+      const numeric = columns.find((each) => each.key === column).number;
+      const ways = numeric ? [`-${column}`, column] : [column, `-${column}`];
+      query.sort = query.sort === ways[0] ? ways[1] : ways[0];
+      query.after = 0;
+      look();
+    });
+    const pages = h("span", { class: "end", hidden: true }, back, " ", on);
+    let size = 200;
+
+    function turnTo(by) {
+      query.after = Math.max(0, query.after + by * size);
+      look();
+    }
+    search.addEventListener("input", () => {
+      query.q = search.value;
+      query.after = 0;
+      look();
+    });
+
+    async function look() {
+      const mine = ++turn;
+      remember(path, query);
+      try {
+        const page = await get(`/api/${path}`, query);
+        if (mine !== turn) return; // a later question is on its way
+        const last = page.after + page.rows.length;
+        size = Math.max(size, page.rows.length);
+        place.textContent = page.found
+          ? `${count(page.after + 1)}–${count(last)} of ${count(page.found)}${page.found < page.total ? `, ${count(page.total)} in all` : ""}`
+          : `none of ${count(page.total)}`;
+        pages.hidden = !page.after && last >= page.found;
+        back.disabled = page.after === 0;
+        on.disabled = last >= page.found;
+        shown.show(page.rows, query.sort || columns[0].key, query.q ? "Nothing matches." : nothing);
+      } catch (error) {
+        place.textContent = error.message;
+      }
+    }
+    look();
+    const element = h("div", {}, h("h1", {}, title),
+      h("div", { class: "tools" }, search, place, pages), shown.element);
+    return { title, element, close: follow(look) };
+  };
+}
+
+const free = (row, what) => (row.away_s ? "" : `${figure(row[`free_${what}`])} of ${figure(row[what])}`);
+
+const showMachines = paged("Machines", "machines", [
+  { key: "machine", name: "Machine", text: (row) => row.machine, name_: true },
+  { key: "address", name: "Address", text: (row) => row.address, minor: true },
+  { name: "Python", text: (row) => row.python, minor: true },
+  { key: "free_cpus", name: "Free CPUs", text: (row) => row.away_s ? `away for ${duration(row.away_s)}` : free(row, "cpus"), number: true, tone: (row) => row.away_s ? "bad" : "" },
+  { key: "free_gpus", name: "Free GPUs", text: (row) => row.gpus ? free(row, "gpus") : "", number: true, minor: true },
+  { key: "free_memory", name: "Free memory", text: (row) => row.away_s ? "" : `${bytes(row.free_memory)} of ${bytes(row.memory)}`, number: true },
+  { key: "actors", name: "Actors", text: (row) => count(row.actors), number: true },
+], (row) => row.worker, "No machine has joined the cluster.");
+
+function doing(row) {
+  if (!row.method) return "";
+  return `${row.method} ${duration(row.method_s)}${row.running > 1 ? ` and ${row.running - 1} more` : ""}`;
+}
+
+const showActors = paged("Actors", "actors", [
+  { key: "name", name: "Actor", text: (row) => row.name, link: (row) => `#/actors/${encodeURIComponent(row.actor)}`, name_: true },
+  { key: "class", name: "Class", text: (row) => row.class, minor: true, name_: true },
+  { key: "machine", name: "Machine", text: (row) => row.machine, minor: true },
+  { key: "pid", name: "Pid", text: (row) => row.pid, number: true, minor: true },
+  { key: "cpu_percent", name: "CPU", text: (row) => `${count(row.cpu_percent)} %`, number: true },
+  { key: "rss", name: "Memory", text: (row) => bytes(row.rss), number: true },
+  { key: "calls", name: "Calls", text: (row) => count(row.calls), number: true, minor: true },
+  { key: "calls_per_s", name: "Calls/s", text: (row) => figure(row.calls_per_s), number: true },
+  { key: "method", name: "Runs", text: doing, minor: true, name_: true },
+  { key: "queue", name: "Queue", text: (row) => row.queue || "", number: true },
+  { key: "since", name: "Age", text: (row) => duration(Date.now() / 1000 - row.since), number: true, minor: true },
+], (row) => row.actor, "No actor lives on this cluster now.");
+
+// --- one actor ---------------------------------------------------------------------------------
+
+function whose(row) {
+  if (row.dialled_in) return "its process, which has dialled in";
+  if (!row.owner) return "the cluster: it is detached";
+  if (row.owner.actor) return `the actor ${row.owner.actor}`;
+  return row.owner.pid ? `pid ${row.owner.pid} on ${row.owner.machine}` : "a client that is away";
+}
+
+function showActor(params) {
+  const id = params.id, path = `/api/actors/${encodeURIComponent(id)}`;
+  const head = h("h1", {}, "Actor"), under = h("p", { class: "soft" }), facts = h("dl", { class: "facts" });
+  const figures = h("dl", { class: "figures" });
+  const history = { calls: [], rss: [] };
+  const flame = h("section", { "aria-label": "Flame" });
+  const take = h("button", { type: "button", onclick: takeFlame }, "Sample for 3 s");
+  const why = h("span", { class: "soft" });
+
+  async function look() {
+    try {
+      const row = await get(path);
+      head.textContent = row.name;
+      under.textContent = `${row.class} · ${row.machine} · pid ${row.pid}`;
+      keep(history.calls, row.calls_per_s);
+      keep(history.rss, row.rss);
+      figures.replaceChildren(
+        number("Calls a second", figure(row.calls_per_s), `${count(row.calls)} in all`, spark(history.calls)),
+        number("Memory", bytes(row.rss), row.memory_limit ? `of ${bytes(row.memory_limit)}` : "", spark(history.rss)),
+        number("CPU", `${count(row.cpu_percent)} %`, `${figure(row.cpus)} reserved`),
+        number("Runs", row.method || "nothing", row.method ? duration(row.method_s) : ""),
+        number("Queue", count(row.queue)));
+      const told = [["Id", row.actor], ["Owner", whose(row)],
+        ["GPUs", row.gpu_ids.join(", ")], ["Age", duration(Date.now() / 1000 - row.since)],
+        ["Resources", Object.entries(row.resources).map(([name, amount]) => `${amount} ${name}`).join(", ")]];
+      facts.replaceChildren(...told.filter(([, value]) => value)
+        .flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+        ...(row.owned.length ? [h("dt", {}, "Owns"), h("dd", {}, row.owned.flatMap((each, i) =>
+          [i ? ", " : "", h("a", { href: `#/actors/${encodeURIComponent(each.actor)}` }, each.name)]))] : []));
+      take.disabled = Boolean(row.flame);
+      why.textContent = row.flame ? `No flame: ${row.flame}.` : "";
+    } catch (error) {
+      under.textContent = error.message;
+      take.disabled = true;
+    }
+  }
+
+  async function takeFlame() {
+    take.disabled = true;
+    why.textContent = "Sampling…";
+    try {
+      const root = await get(`${path}/flame`);
+      why.textContent = `${count(root.samples)} samples, all threads, idle ones too`;
+      flame.replaceChildren(h("div", { class: "flame" }, frames(root.calls, root.samples, 0)));
+    } catch (error) {
+      why.textContent = error.message;
+    }
+    take.disabled = false;
+  }
+
+  const log = followLog(`${path}/log`);
+  const stop = follow(look);
+  if (!newest) look();
+  const element = h("div", {}, head, under, figures, facts, h("h2", {}, "Output"), log.element,
+    h("h2", {}, "Where its time goes"), h("div", { class: "tools" }, take, why), flame);
+  return { title: "Actor", element, close: () => (stop(), log.close()) };
+}
+
+function frames(calls, all, depth) {
+  return h("ul", {}, calls.map((frame) => {
+    const percent = Math.round(100 * frame.samples / all);
+    const line = [share(frame.samples, all, `${percent} percent`), `${percent} % `, frame.name];
+    if (!frame.calls.length) return h("li", {}, line);
+    return h("li", {}, h("details", { open: percent >= 10 && depth < 40 },
+      h("summary", {}, line), frames(frame.calls, all, depth + 1)));
+  }));
+}
+
+function followLog(path) {
+  const text = document.createTextNode(""), pane = h("div", { class: "log", tabindex: 0, role: "log", "aria-label": "Output of the actor", "aria-live": "off" }, text);
+  const follows = h("input", { type: "checkbox", checked: true });
+  const told = h("span", { class: "soft" });
+  let offset = -1, ended = false;
+  async function look() {
+    if (ended || !follows.checked) return;
+    try {
+      for (let pieces = 0; pieces < 20; pieces++) {
+        const piece = await get(path, { offset });
+        offset = piece.offset;
+        if (piece.text) {
+          const low = pane.scrollHeight - pane.scrollTop - pane.clientHeight < 40;
+          text.data = (text.data + piece.text.replace(/\x1b\[[0-9;]*m/g, "")).slice(-LOG_KEPT);
+          if (low) pane.scrollTop = pane.scrollHeight;
+        }
+        ended = piece.ended && !piece.text;
+        if (!piece.text) break;
+      }
+      told.textContent = ended ? "The actor has ended." : text.data ? "" : "It has printed nothing yet.";
+    } catch (error) {
+      told.textContent = error.message;
+    }
+  }
+  const close = repeat(look, 1);
+  const element = h("div", {}, h("div", { class: "tools" }, h("label", {}, follows, " follow"), told), pane);
+  return { element, close };
+}
+
+export const screens = [
+  { path: "overview", nav: "Overview", group: "overview", show: showOverview },
+  { path: "machines", nav: "Machines", group: "machines", show: showMachines },
+  { path: "actors", nav: "Actors", group: "actors", show: showActors },
+  { path: "actors/:id", group: "actors", show: showActor },
+];

@@ -1,0 +1,226 @@
+"""SelfPlay: turn-based games against former selves.
+
+    ppo.train(ppo.Config(env=SelfPlay(connect_four_v3.env)))
+
+A run that plays itself writes a snapshot of its model into `opponents/` in its folder, every so
+many steps, and keeps the last ones.  As a game begins, an actor draws one of them, which has the
+other seats until its end.  So the learner meets itself as it was lately, and cannot forget how to
+beat what it has just left behind (Bansal et al. 2018, https://arxiv.org/abs/1710.03748, section
+3.2).
+
+    written by    the run, as a hook (`SelfPlay.run_hooks`)
+    read by       the actors, which need not be told: they list the folder as a game begins
+    drawn         uniformly, by the random numbers of the environments: a seed repeats a run
+
+Actors on other machines need the run's folder at the same path.  Where there is none, as in the
+probe before a run and in `evaluate`, opponents play at random.
+"""
+
+import copy
+import io
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from torch import Tensor, nn
+
+from remotely_rl import durable, networks, trees
+from remotely_rl.config import Common
+from remotely_rl.environments import action_spaces
+from remotely_rl.environments.masks import Masks
+from remotely_rl.environments.names import name_of_games
+from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Observations
+from remotely_rl.environments.turn_based import Choice, Opponent, Turn, TurnBased, described
+from remotely_rl.errors import TrainingError
+from remotely_rl.runs.hooks import Hook
+from remotely_rl.trees import Tree
+
+if TYPE_CHECKING:
+    from remotely_rl.runs.session import Session
+
+FOLDER = "opponents"  # in the folder of a run
+
+
+class SelfPlay:
+    """Makes games in which a run plays former selves: an `env` of a Config."""
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        opponent: Callable[[Any, Any, np.random.Generator], Any] | None = None,
+        *,
+        every: int = 20_000,
+        keep: int = 10,
+    ):
+        """`make` returns a new game in each call; one is made here, and looked at.
+
+        With an `opponent`, a function of an observation, its mask (or None) and a random generator,
+        the other seats are its, and not those of former selves: to evaluate.  A snapshot is written
+        after every so many steps of the run, and the last `keep` play.  Raises TrainingError for a
+        game that is not turn-based, or whose players have different spaces.
+        """
+        for name, number in (("every", every), ("keep", keep)):
+            if number < 1:
+                raise TrainingError(f"{name} must be at least 1, not {number}")
+        self.make = make
+        game = make()
+        try:
+            _, observation_space, action_space = described(game)
+            self.__qualname__ = name_of_games(make, game)
+        finally:
+            game.close()
+        self.opponent: Opponent
+        self.run_hooks: tuple[Hook, ...] = ()
+        if opponent is not None:
+            self.opponent = Choice(opponent)
+        else:
+            self.opponent = former = FormerSelves(observation_space, action_space)
+            self.run_hooks = (Snapshots(former, every, keep),)
+
+    def __call__(self, num_envs: int) -> TurnBased:
+        """Make so many games."""
+        return TurnBased(self.make, num_envs, self.opponent)
+
+
+class Snapshots(Hook):
+    """Writes the model of a run, for actors to play against."""
+
+    def __init__(self, former: "FormerSelves", every: int, keep: int):
+        self._former, self._every, self._keep = former, every, keep
+        self._due = 0  # at how many steps the next one is
+
+    def on_start(self, session: "Session[Any]") -> None:
+        """Let opponents be those of this run; the first one is the model that it begins with."""
+        folder = session.folder.path.resolve() / FOLDER
+        folder.mkdir(exist_ok=True)
+        model = networks.copy_to_cpu(session.model).eval()
+        self._former.run = Run(folder, session.learner.config, model)
+        self._due = session.env_steps + self._every
+        if not snapshots(folder):
+            self._write(session, folder)
+
+    def on_update(self, session: "Session[Any]", metrics: Mapping[str, float]) -> None:
+        """Write a snapshot if it is due."""
+        if session.env_steps >= self._due:
+            self._due = session.env_steps + self._every
+            self._write(session, session.folder.path / FOLDER)
+
+    def _write(self, session: "Session[Any]", folder: Path) -> None:
+        state = {name: tensor.cpu() for name, tensor in session.model.state_dict().items()}
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        durable.write(folder / f"{session.env_steps:012}.pt", [buffer.getbuffer()])
+        for old in snapshots(folder)[: -self._keep]:
+            (folder / old).unlink()
+
+
+def snapshots(folder: Path) -> list[str]:
+    """Return the names of the snapshots in a folder, oldest first."""
+    return sorted(name for name in os.listdir(folder) if name.endswith(".pt"))
+
+
+class Run(NamedTuple):
+    """A run whose snapshots play."""
+
+    folder: Path  # of the snapshots
+    config: Common
+    model: nn.Module  # the architecture of all
+
+
+class FormerSelves:
+    """The opponents of an actor: snapshots of the model, one in each game."""
+
+    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]):
+        self._observation_space, self._action_space = observation_space, action_space
+        self._batch_of_actions = batch_space(action_space)  # whatever its size
+        self._actions = action_spaces.of(action_space)
+        self._observations = Observations(observation_space)
+        self.run: Run | None = None  # set before actors are made; without one, it plays at random
+        self._models: dict[str, nn.Module] = {}  # by name, those that play
+        self._playing: dict[int, str] = {}  # in which game
+        self._memory: dict[int, Tensor] = {}  # of recurrent ones, [S] in each game
+        self._generator = torch.Generator()
+
+    def begin(self, game: int, random: np.random.Generator) -> None:
+        """Draw who plays a game."""
+        self._memory.pop(game, None)
+        if self.run is None:
+            return
+        name = None
+        while name is None:
+            names = snapshots(self.run.folder)
+            if not names:
+                raise TrainingError(
+                    f"{self.run.folder} has no opponents: actors on other machines need the run's"
+                    " folder at the same path"
+                )
+            name = self._loaded(names[random.integers(len(names))], self.run)
+        self._playing[game] = name
+        for unused in self._models.keys() - self._playing.values():
+            del self._models[unused]
+
+    def act(
+        self, games: Sequence[int], turns: Sequence[Turn], random: np.random.Generator
+    ) -> Sequence[Any]:
+        """Draw an action in each game: one pass of each network that plays."""
+        if self.run is None:
+            return [self._action_space.sample(turn.mask) for turn in turns]
+        taken: list[Any] = [None] * len(games)
+        self._generator.manual_seed(int(random.integers(2**31)))
+        of_each = sorted(range(len(games)), key=lambda i: self._playing[games[i]])
+        for name, group in itertools.groupby(of_each, lambda i: self._playing[games[i]]):
+            which = list(group)
+            turns_of_one = [turns[i] for i in which]
+            actions = self._draw(name, self.run.config, [games[i] for i in which], turns_of_one)
+            for i, action in zip(which, actions, strict=True):
+                taken[i] = action
+        return taken
+
+    @torch.inference_mode()
+    def _draw(self, name: str, config: Common, games: Sequence[int], turns: Sequence[Turn]) -> Any:
+        """Return the actions of one network, in several games."""
+        model, count = self._models[name], len(games)
+        into: Any = create_empty_array(self._observation_space, count)
+        batch = concatenate(self._observation_space, [turn.obs for turn in turns], into)
+        seen = self._observations.of(batch)
+        if turns[0].mask is not None:
+            seen = {OBSERVATION: seen, ACTION_MASK: self._masks([turn.mask for turn in turns])}
+        obs: Tree = trees.map_tree(lambda x: torch.from_numpy(x)[None], seen)
+        start = networks.initial_state(model, count)
+        memory = torch.stack([self._memory.get(game, start[i]) for i, game in enumerate(games)])
+        begins = torch.tensor([[game not in self._memory for game in games]])
+        policy, _, memory = networks.unroll(model, obs, memory, begins)
+        if memory.shape[1]:
+            self._memory.update(zip(games, memory, strict=True))
+        action = config.draw(self._actions, policy[0].float(), self._generator)
+        taken = self._actions.to_environment(action.numpy())
+        return iterate(self._batch_of_actions, taken)
+
+    def _masks(self, masks: Sequence[Any]) -> Any:
+        if isinstance(masks[0], np.ndarray):
+            return Masks(self._actions, len(masks)).of(np.stack(masks))
+        return np.concatenate([Masks(self._actions, 1).of_one(mask) for mask in masks])
+
+    def _loaded(self, name: str, run: Run) -> str | None:
+        """Have the network of a snapshot; return its name, or None if it was removed meanwhile."""
+        if name in self._models:
+            return name
+        try:
+            state = torch.load(run.folder / name, map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            return None
+        self._models[name] = copy.deepcopy(run.model)
+        self._models[name].load_state_dict(state)
+        return name
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_generator": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _generator=torch.Generator())

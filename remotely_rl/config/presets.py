@@ -1,0 +1,225 @@
+"""Presets: settings that learn an environment, with what was measured of them.
+
+A preset is named for the environment that it was measured on, and fits every version of it.  A
+Config takes one if its field `preset` asks for it; every field that is given wins.
+"""
+
+import dataclasses
+import re
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from remotely_rl import settings
+from remotely_rl.environments import name_of
+from remotely_rl.errors import TrainingError, nearest
+
+AUTO, NONE, PAPER = "auto", "none", "paper"
+
+
+class Measured(NamedTuple):
+    """What the plain command came to: `remotely-rl train ALGORITHM --env ENV --seed SEED`."""
+
+    returns: tuple[float, ...]  # of seeds 1, 2, ...: greedy, by the last checkpoint
+    minutes: float  # of training, the median, on one core beside other programs
+    commit: str
+
+    def __str__(self) -> str:
+        mean = statistics.fmean(self.returns)
+        low, high = _shown(min(self.returns)), _shown(max(self.returns))
+        return _shown(mean) + (f" ({low} to {high})" if low != high else "")
+
+
+class Preset(NamedTuple):
+    """A row of the table."""
+
+    env: str
+    algorithm: str
+    settings: Mapping[str, Any]  # with `total_steps`: the run ends by itself
+    measured: Measured
+
+    @property
+    def options(self) -> str:
+        """The settings as they are written on the command line."""
+        return " ".join(settings.option(name, value) for name, value in self.settings.items())
+
+    def __str__(self) -> str:
+        seeds = len(self.measured.returns)
+        return (
+            f"return {self.measured}, {seeds} seed{'s' if seeds > 1 else ''},"
+            f" {self.settings['total_steps']:,} steps, {self.measured.minutes:g} minutes"
+        )
+
+
+# Small optimizer steps on large rounds, as RL Baselines3 Zoo has them.  In rounds of 2,048 rows
+# LunarLander came to 223 with a steered rate, and to 127 with one that falls.
+SMALL_STEPS: dict[str, Any] = {
+    "gamma": 0.999, "gae_lambda": 0.98, "batch_rows": 16_384, "minibatches": 256, "epochs": 4,
+    "learning_rate": 3e-4, "learning_rate_end": 5e-5,
+}  # fmt: skip
+# On tables of a few hundred states a steered rate rose to 0.004, where Taxi forgot what it knew.
+FALLING_RATE: dict[str, Any] = {"learning_rate": 1e-3, "learning_rate_end": 1e-4}
+
+# fmt: off
+ROWS: tuple[Preset, ...] = (
+    Preset(
+        "CartPole-v1", "ppo",
+        {"total_steps": 200_000, "minibatches": 32, "epochs": 10, "learning_rate": 0.0003,
+         "learning_rate_end": 1e-05, "entropy_coef": 0.0, "entropy_coef_end": 0.0},
+        Measured((500, 500, 500, 500, 500), 1.1, "6b86804"),
+    ),
+    Preset(
+        "Acrobot-v1", "ppo",
+        {"total_steps": 500_000},
+        Measured((-73.62,), 1.4, "6b86804"),
+    ),
+    Preset(
+        "MountainCar-v0", "dqn",
+        {"total_steps": 120_000, "gamma": 0.98, "envs_per_actor": 8, "learn_from": 1_000,
+         "replay_rows": 120_000, "replay_ratio": 32.0, "explore_steps": 24_000, "epsilon":
+         0.07, "learning_rate": 0.001},
+        Measured((-103.66,), 2.0, "6b86804"),
+    ),
+    Preset(
+        "MountainCarContinuous-v0", "ppo",
+        {"total_steps": 300_000, "gamma": 0.9999, "log_std_start": 1.0, "entropy_coef": 0.0,
+         "entropy_coef_end": 0.0},
+        Measured((92.697, 91.228, 92.195, 93.774, 93.138), 0.3, "1fc3aa0"),
+    ),
+    Preset(
+        "Pendulum-v1", "sac",
+        {"total_steps": 15_000, "hidden": "64,64", "batch_size": 128, "replay_ratio": 128.0,
+         "learning_rate": 0.001},
+        Measured((-140.52,), 1.5, "6b86804"),
+    ),
+    Preset(
+        "Pendulum-v1", "td3",
+        {"total_steps": 10_000, "gamma": 0.98, "hidden": "64,64", "batch_size": 128,
+         "replay_ratio": 128.0, "learning_rate": 0.001},
+        Measured((-136.30, -137.50, -144.20), 8.7, "77cc425"),
+    ),
+    Preset(
+        "LunarLander-v3", "ppo",
+        {"total_steps": 1_000_000, **SMALL_STEPS},
+        Measured((280.92,), 2.6, "6b86804"),
+    ),
+    Preset(
+        "FrozenLake-v1", "ppo",
+        {"total_steps": 300_000, **FALLING_RATE},
+        Measured((0.7550, 0.7490, 0.7490, 0.7490, 0.7460), 0.4, "6b86804"),
+    ),
+    Preset(
+        "Taxi-v4", "ppo",
+        {"total_steps": 700_000, **FALLING_RATE},
+        Measured((7.81,), 0.9, "6b86804"),
+    ),
+    Preset(
+        "CliffWalking-v1", "dqn",
+        {"total_steps": 60_000, "envs_per_actor": 4, "learn_from": 1_000, "explore_steps":
+         40_000, "n_step": 1, "target_update_interval": 200, "learning_rate": 0.001},
+        Measured((-13, -13, -13, -13, -13), 0.6, "6b86804"),
+    ),
+    Preset(
+        "Blackjack-v1", "ppo",
+        {"total_steps": 500_000, "batch_rows": 4_096, "learning_rate": 0.001,
+         "learning_rate_end": 1e-05},
+        Measured((-0.0451,), 1.7, "6b86804"),
+    ),
+    Preset(
+        "HalfCheetah-v5", "ppo",
+        {"total_steps": 1_000_000},
+        Measured((4882, 5177, 4449), 5.0, "e159fd0"),
+    ),
+    Preset(
+        "HalfCheetah-v5", "sac",
+        {"total_steps": 1_000_000},
+        Measured((8030, 10545), 121.0, "7b96ac9"),
+    ),
+    Preset(  # each run ended at a target of 19, after 0.7 to 0.9 million steps, on two idle cores
+        "ALE/Pong-v5", "ppo",
+        {"total_steps": 1_000_000, "gamma": 0.98},
+        Measured((20.1, 21.0, 19.7), 2.9, "7917073"),
+    ),
+)
+# fmt: on
+
+
+def find(algorithm: str, env: str) -> Preset | None:
+    """The preset of an algorithm for an environment's name, in whatever version; None: there is
+    none."""
+    rows = (row for row in ROWS if row.algorithm == algorithm)
+    return next((row for row in rows if _unversioned(row.env) == _unversioned(env)), None)
+
+
+def algorithms_for(env: str) -> list[str]:
+    """The algorithms that have a preset for an environment."""
+    return [row.algorithm for row in ROWS if _unversioned(row.env) == _unversioned(env)]
+
+
+def named(algorithm: str, name: str) -> Preset:
+    """The preset of an algorithm with that name.  Raises TrainingError for an unknown name."""
+    if found := find(algorithm, name):
+        return found
+    if others := algorithms_for(name):
+        raise TrainingError(f"{algorithm} has no preset {name!r}, but {_have(others)}")
+    known = [AUTO, NONE, PAPER, *(row.env for row in ROWS if row.algorithm == algorithm)]
+    hint = nearest(name, known) or f": there is {', '.join(known)}"
+    raise TrainingError(f"{algorithm} has no preset {name!r}{hint}; see `remotely-rl presets`")
+
+
+def begin(config: Any, given: Collection[str]) -> None:
+    """Sets the fields of a new config that are not `given`, by their names, as its preset says.
+
+    Of AUTO without a row, and of NONE, there is nothing to set.  Raises TrainingError for a name
+    that is not there, and for a setting that the config's class does not have.
+    """
+    kind, name = type(config), config.preset
+    if name == NONE or len(given) == len(dataclasses.fields(kind)):
+        return  # the second is a copy of a config, or that of a run: its preset is in it already
+    if name == PAPER:
+        chosen = kind.form_of_paper(config.env)
+    else:
+        algorithm = algorithm_of(kind)
+        found = find(algorithm, name_of(config.env)) if name == AUTO else named(algorithm, name)
+        if found is None:
+            return
+        object.__setattr__(config, "preset", found.env)
+        chosen = found.settings
+    settings.check_names(kind, chosen)
+    for field, value in chosen.items():
+        if field not in given:
+            object.__setattr__(config, field, value)
+
+
+def remarks(config: Any) -> list[str]:
+    """What a run says of its preset: which it is, and what is otherwise than there."""
+    algorithm, name = algorithm_of(type(config)), config.preset
+    if name == AUTO:
+        env = name_of(config.env)
+        others = algorithms_for(env)
+        return [f"no preset of {algorithm} for {env}, but {_have(others)}"] if others else []
+    if name in (NONE, PAPER) or (found := find(algorithm, name)) is None:
+        return []
+    now = {field: getattr(config, field) for field in found.settings}
+    kept = {field for field, value in found.settings.items() if now[field] == value}
+    said = " ".join(settings.option(field, now[field]) for field in now if field in kept)
+    changed = " ".join(settings.option(field, now[field]) for field in now if field not in kept)
+    return [f"preset {name}: {said}{f'; changed: {changed}' if changed else ''}"]
+
+
+def algorithm_of(kind: type) -> str:
+    """The algorithm whose file a Config class is in."""
+    return kind.__module__.removeprefix("remotely_rl.algorithms.")
+
+
+def _have(algorithms: Sequence[str]) -> str:
+    return f"{' and '.join(algorithms)} {'has' if len(algorithms) == 1 else 'have'} one"
+
+
+def _shown(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
+
+
+def _unversioned(env: str) -> str:
+    """The name of an environment without its module and its version."""
+    return re.sub(r"-v\d+$", "", env.rpartition(":")[2])

@@ -1,0 +1,119 @@
+"""The training panels of the dashboard: what its URLs answer.
+
+/api/runs                       ?after&limit&sort&q
+/api/runs/NAME                  its settings, its last row, its videos
+/api/runs/NAME/metrics          ?columns&points&file&from_byte
+/api/runs/NAME/videos/FILE
+/api/compare                    ?run&run&over&column&points
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from anyio import to_thread
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from remotely.dashboard import app, rows
+from remotely_rl.dashboard import groups, series
+from remotely_rl.dashboard.runs import COLUMNS, NoRun, Runs
+from remotely_rl.errors import TrainingError
+
+
+def panel(root: Path) -> app.Panel:
+    """Return the panels of the runs below a folder."""
+    runs = Runs(root)
+    return app.Panel(
+        "runs",
+        "remotely_rl.dashboard",
+        [
+            Route("/api/runs", _answering(runs, _list)),
+            Route("/api/compare", _answering(runs, _compare)),
+            Route("/api/runs/{name:path}/metrics", _answering(runs, _metrics)),
+            Route("/api/runs/{name:path}/videos/{file}", _answering(runs, _video)),
+            Route("/api/runs/{name:path}", _answering(runs, _run)),
+        ],
+    )
+
+
+def _answering(runs: Runs, answer: Callable[[Runs, Request], Response]) -> Callable[[Request], Any]:
+    """Return a handler that reads files on a thread, and says in a sentence what is not there."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await to_thread.run_sync(answer, runs, request)
+        except NoRun as error:
+            raise HTTPException(404, str(error)) from None
+        except TrainingError as error:
+            raise HTTPException(409, str(error)) from None
+
+    return handle
+
+
+def _list(runs: Runs, request: Request) -> Response:
+    asked = request.query_params
+    page = rows.page(
+        runs.rows(),
+        COLUMNS,
+        asked.get("sort") or "-updated",
+        asked.get("q", ""),
+        app.number(request, "after", 0),
+        app.number(request, "limit", rows.PAGE),
+    )
+    return JSONResponse({**page._asdict(), "folder": str(runs.root)})
+
+
+def _run(runs: Runs, request: Request) -> Response:
+    name = request.path_params["name"]
+    row = runs.row(name, time.time())
+    try:
+        with runs.open(name, "metrics.csv") as file:
+            last = series.last_row(file)
+    except NoRun:
+        last = {}
+    return JSONResponse(
+        {
+            **row,
+            "config": runs.config(name).config,
+            "last": {column: series.plain(number) for column, number in last.items()},
+            "videos": runs.videos(name),
+        }
+    )
+
+
+def _metrics(runs: Runs, request: Request) -> Response:
+    asked = request.query_params
+    with runs.open(request.path_params["name"], "metrics.csv") as file:
+        piece = series.read(
+            file,
+            asked.getlist("columns"),
+            app.number(request, "points", 400),
+            asked.get("file", ""),
+            app.number(request, "from_byte", 0),
+        )
+    return JSONResponse(piece._asdict())
+
+
+def _video(runs: Runs, request: Request) -> Response:
+    name, file = request.path_params["name"], request.path_params["file"]
+    if file not in runs.videos(name):
+        raise NoRun(f"there is no video {file!r} of {name!r}")
+    runs.open(name, file).close()  # a plain file
+    return FileResponse(runs.folder(name) / file)
+
+
+def _compare(runs: Runs, request: Request) -> Response:
+    asked = request.query_params
+    return JSONResponse(
+        groups.compared(
+            runs,
+            asked.getlist("run"),
+            asked.get("over", series.STEPS),
+            asked.get("column", "rollout/return_mean"),
+            app.number(request, "points", 400),
+        )
+    )

@@ -1,0 +1,200 @@
+"""One page about runs that can be sent: curves, figures and settings, without a script.
+
+Dask's performance report is the model.  What is in the page comes from the runs' folders alone; it
+fetches nothing, and a policy in its head forbids scripts, whatever a name or a setting holds.
+"""
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import remotely
+from remotely_rl.dashboard import chart, groups, series
+from remotely_rl.dashboard.runs import NoRun, Runs
+from remotely_rl.errors import TrainingError
+from remotely_rl.runs.run_folder import RunConfig
+
+SMALL = {  # of each run
+    "time/steps_per_second": "steps a second",
+    "train/policy_loss": "policy loss",
+    "train/value_loss": "value loss",
+    "train/entropy": "entropy",
+    "train/approx_kl": "KL",
+    "train/q_mean": "mean Q",
+    "train/td_error": "TD error",
+    "train/staleness_mean": "staleness",
+}
+AXES = {series.STEPS: "steps", series.SECONDS: "seconds"}
+POINTS = 300
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+STYLE = """
+body{font:14px/1.45 system-ui,sans-serif;color:#22262b;background:#fbfaf8;max-width:1180px;
+margin:2rem auto;padding:0 1.2rem;font-variant-numeric:tabular-nums}
+h1{font-size:21px}h2{font-size:16px;margin:2.2rem 0 .3rem;border-top:1px solid #e3e0da;
+padding-top:.8rem;overflow-wrap:anywhere}
+.soft,th{color:#636a72;font-weight:500}.scroll{overflow-x:auto}
+table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.22rem .9rem .22rem 0;
+white-space:nowrap;border-bottom:1px solid #ece9e3}.n{text-align:right}
+.grid-of{display:grid;grid-template-columns:repeat(auto-fill,minmax(260px,1fr));gap:.8rem 1.4rem}
+.two{display:grid;grid-template-columns:repeat(auto-fill,minmax(420px,1fr));gap:1rem 1.6rem}
+figure{margin:0;min-width:0}figcaption{font-size:13px}svg{width:100%;height:auto;display:block}
+svg text{font-size:11px;fill:#636a72}.y{text-anchor:end;dominant-baseline:middle}
+.x{text-anchor:middle}.grid{stroke:#e3e0da;fill:none}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1.2rem}dt{color:#636a72}
+dd{margin:0;overflow-wrap:anywhere}ul{list-style:none;padding:0}summary{cursor:pointer}
+@media print{details{display:none}}
+"""
+
+
+class Chosen:
+    """Runs of any folders, each by a name that no other of them has."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._runs: dict[str, tuple[Runs, str]] = {}
+        for path in paths:
+            root = path.resolve()
+            if not (root / "config.json").is_file():
+                raise TrainingError(f"{path} is not a run folder: it has no config.json")
+            name, number = root.name, 2
+            while name in self._runs and self._runs[name][0].root != root:
+                name, number = f"{root.name} ({number})", number + 1
+            self._runs[name] = Runs(root), root.name
+
+    def names(self) -> list[str]:
+        return list(self._runs)
+
+    def config(self, name: str) -> RunConfig:
+        runs, own = self._runs[name]
+        return runs.config(own)
+
+    def open(self, name: str, file: str) -> BinaryIO:
+        runs, own = self._runs[name]
+        return runs.open(own, file)
+
+    def row(self, name: str, now: float) -> dict[str, Any]:
+        runs, own = self._runs[name]
+        return runs.row(own, now)
+
+
+def write(paths: Sequence[Path], out: Path) -> None:
+    """Write the report of these runs.  Raises TrainingError if one is no run, or if it cannot."""
+    page = made(Chosen(paths), datetime.now().astimezone())
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise TrainingError(f"{out} cannot be written: {error.strerror}") from None
+
+
+def made(runs: Chosen, now: datetime) -> str:
+    """Return the page."""
+    names = runs.names()
+    title = names[0] if len(names) == 1 else f"{len(names)} runs"
+    return "".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{_text(title)}: training report</title><style>{STYLE}</style></head><body>",
+            f"<h1>{_text(title)}: training report</h1>",
+            f'<p class="soft">{now:%Y-%m-%d %H:%M %Z}, remotely {remotely.__version__}</p>',
+            _compared(runs),
+            _table(runs, now.timestamp()),
+            *(_run(runs, name) for name in names),
+            "</body></html>\n",
+        ]
+    )
+
+
+def _compared(runs: Chosen) -> str:
+    """Return the returns of all runs, over steps and over time."""
+    figures, keys = [], ""
+    for over, unit in AXES.items():
+        found = groups.compared(runs, runs.names(), over, "rollout/return_mean", POINTS)
+        lines = []
+        for place, group in enumerate(found["groups"]):
+            colour = chart.COLOURS[place % len(chart.COLOURS)]
+            if band := group["band"]:
+                lines.append(chart.Line(band["x"], band["mean"], band["low"], band["high"], colour))
+            lines += [
+                chart.Line(each["x"], each["y"], colour=colour, is_thin=bool(band))
+                for each in group["lines"]
+            ]
+        if drawn := chart.chart(lines, f"return over {unit}"):
+            figures.append(f"<figure><figcaption>return over {unit}</figcaption>{drawn}</figure>")
+        keys = "".join(_key(place, group) for place, group in enumerate(found["groups"]))
+    if not figures:
+        return "<p>No episode has ended in these runs.</p>"
+    return f'<div class="two">{"".join(figures)}</div><ul>{keys}</ul>'
+
+
+def _key(place: int, group: dict[str, Any]) -> str:
+    colour = chart.COLOURS[place % len(chart.COLOURS)]
+    count = len(group["lines"])
+    several = f", {count} runs: each, and their mean and range where all have data"
+    several = several if count > 1 else ""
+    return (
+        f'<li><svg viewBox="0 0 18 4" style="width:18px;display:inline-block">'
+        f'<rect width="18" height="3" fill="{colour}"/></svg> {_text(group["label"])}'
+        f'<span class="soft">{several}</span></li>'
+    )
+
+
+def _table(runs: Chosen, now: float) -> str:
+    heads = ("run", "algorithm", "environment", "seed", "steps", "minutes", "steps/s", "episodes",
+             "return", "best")  # fmt: skip
+    lines = []
+    for name in runs.names():
+        row = runs.row(name, now)
+        words = [name, row["algorithm"], row["env"]]
+        minutes = row["seconds"] / 60 if row["seconds"] is not None else None
+        numbers = [
+            row["seed"], row["steps"], minutes, row["steps_per_s"], row["episodes"],
+            row["return_mean"], row["return_max"],
+        ]  # fmt: skip
+        cells = [f"<td>{_text(word)}</td>" for word in words]
+        cells += [f'<td class="n">{_number(number)}</td>' for number in numbers]
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    head = "".join(
+        f'<th scope="col"{" class=n" if place > 2 else ""}>{each}</th>'
+        for place, each in enumerate(heads)
+    )
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>{"".join(lines)}</table></div>'
+    )
+
+
+def _run(runs: Chosen, name: str) -> str:
+    """Return the section of one run: small curves, and its settings."""
+    try:
+        with runs.open(name, "metrics.csv") as file:
+            piece = series.read(file, [series.STEPS, *SMALL], POINTS)
+    except NoRun:
+        piece = None
+    figures = []
+    for column, title in SMALL.items() if piece else ():
+        assert piece is not None
+        values = piece.series.get(column, [])
+        line = chart.Line(piece.series.get(series.STEPS, ()), values)
+        if drawn := chart.chart([line], f"{title} of {name} over steps", 300, 150):
+            figures.append(f"<figure><figcaption>{title}</figcaption>{drawn}</figure>")
+    settings = "".join(
+        f"<dt>{_text(key)}</dt><dd>{_text(json.dumps(value))}</dd>"
+        for key, value in runs.config(name).config.items()
+    )
+    return (
+        f'<h2>{_text(name)}</h2><div class="grid-of">{"".join(figures)}</div>'
+        f"<details><summary>Settings</summary><dl>{settings}</dl></details>"
+    )
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))
+
+
+def _number(value: object) -> str:
+    if not isinstance(value, int | float):
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"

@@ -1,0 +1,167 @@
+"""The run folders below one folder, for people who look: what is there, and nothing beside it.
+
+A name comes from a browser.  It leads to a folder that lies in the root after all symlinks were
+followed, and files in it are opened without following one.  So a run folder that links to another
+place, or a metrics.csv that does, is refused.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from remotely_rl.dashboard import series
+from remotely_rl.errors import TrainingError
+from remotely_rl.runs import run_folder
+from remotely_rl.runs.run_folder import RunConfig
+
+DEPTH = 3  # folders below the root in which runs are looked for
+VIDEOS = (".mp4", ".webm")
+MAX_CONFIG_BYTES = 1 << 20
+LIVE_INTERVALS = 3.0  # of rows, within which a run that trains has written one
+LEAST_LIVE_S = 30.0
+LAST = {  # what the list tells of the last row
+    "seconds": "time/seconds",
+    "steps": "time/env_steps",
+    "steps_per_s": "time/steps_per_second",
+    "episodes": "rollout/episodes",
+    "return_mean": "rollout/return_mean",
+    "return_max": "rollout/return_max",
+}
+COLUMNS = (
+    "updated", "name", "algorithm", "env", "seed", "state", "steps", "seconds", "steps_per_s",
+    "episodes", "return_mean", "return_max",
+)  # fmt: skip
+
+
+class NoRun(LookupError):
+    """There is no such run here, or no such file of it."""
+
+
+class Summary(NamedTuple):
+    """A run in the list, and of what moment of its files it is."""
+
+    of: tuple[int, ...]
+    told: dict[str, Any]
+    live_s: float  # for so long after its last row it is taken to train
+
+
+class Runs:
+    """The runs below `root`, or the one that it is itself."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self._known: dict[str, Summary] = {}
+
+    # --- names ------------------------------------------------------------------------------------
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of a run.  Raises NoRun, also if the name leads out of the root."""
+        parts = name.split("/")
+        if not name or "\0" in name or {"", ".", ".."} & set(parts):
+            raise NoRun(f"{name!r} is not the name of a run")
+        path = self.root if self._is_run and name == self.root.name else self.root / name
+        real = Path(os.path.realpath(path))
+        if not real.is_relative_to(self.root):
+            raise NoRun(f"{name!r} leads out of the folder of the runs")
+        if not (real / "config.json").is_file():
+            raise NoRun(f"there is no run {name!r} here")
+        return real
+
+    def open(self, name: str, file: str) -> BinaryIO:
+        """Open a file of a run.  Raises NoRun if it is not a plain file in its folder."""
+        if "/" in file or file in ("", ".", ".."):
+            raise NoRun(f"{file!r} is not the name of a file")
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(self.folder(name) / file, flags)
+        except OSError as error:
+            raise NoRun(f"{file} of {name!r} cannot be read: {error.strerror}") from None
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise NoRun(f"{file} of {name!r} is not a file")
+        return os.fdopen(fd, "rb")
+
+    @property
+    def _is_run(self) -> bool:
+        return (self.root / "config.json").is_file()
+
+    def names(self) -> Iterator[str]:
+        """Yield the names of the runs; folders that are symlinks are not entered."""
+        if self._is_run:
+            yield self.root.name
+            return
+        for folder, below, files in os.walk(self.root):
+            relative = os.path.relpath(folder, self.root)
+            if "config.json" in files and relative != ".":
+                below.clear()
+                yield relative
+            elif relative.count(os.sep) >= DEPTH - 1:
+                below.clear()
+
+    # --- what they are ----------------------------------------------------------------------------
+
+    def config(self, name: str) -> RunConfig:
+        with self.open(name, "config.json") as file:
+            return run_folder.parsed(file.read(MAX_CONFIG_BYTES), Path(name) / "config.json")
+
+    def rows(self, now: float | None = None) -> list[dict[str, Any]]:
+        """Return a row for each run that can be read.  `now` is seconds since 1970."""
+        now = time.time() if now is None else now
+        rows = []
+        for name in self.names():
+            try:
+                rows.append(self.row(name, now))
+            except (NoRun, TrainingError, OSError):
+                continue  # of another program, being made, or just removed
+        return rows
+
+    def row(self, name: str, now: float) -> dict[str, Any]:
+        """Return what the list tells of a run."""
+        summary = self._summary(name)
+        is_live = now - summary.told["updated"] < summary.live_s
+        return {**summary.told, "state": "trains" if is_live else "ended"}
+
+    def _summary(self, name: str) -> Summary:
+        folder = self.folder(name)
+        of: list[int] = []
+        for file in (folder / "config.json", folder / "metrics.csv"):
+            try:
+                status = os.lstat(file)
+            except FileNotFoundError:
+                of += (0, 0)
+            else:
+                of += (status.st_mtime_ns, status.st_size)
+        known = self._known.get(name)
+        if known is None or known.of != tuple(of):
+            known = self._known[name] = self._read(name, tuple(of))
+        return known
+
+    def _read(self, name: str, of: tuple[int, ...]) -> Summary:
+        algorithm, env, config, _ = self.config(name)
+        last: dict[str, float] = {}
+        if of[2]:  # metrics.csv is there
+            with self.open(name, "metrics.csv") as file:
+                last = series.last_row(file)
+        told = {
+            "name": name,
+            "algorithm": algorithm,
+            "env": env,
+            "seed": config.get("seed"),
+            "updated": max(of[0], of[2]) / 1e9,
+            **{key: series.plain(last.get(column)) for key, column in LAST.items()},
+        }
+        interval_s = config.get("log_interval_s")
+        live_s = LIVE_INTERVALS * interval_s if isinstance(interval_s, int | float) else 0.0
+        return Summary(of, told, max(live_s, LEAST_LIVE_S))
+
+    def videos(self, name: str) -> list[str]:
+        """Return the names of the videos in the folder of a run."""
+        with os.scandir(self.folder(name)) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if entry.name.endswith(VIDEOS) and entry.is_file(follow_symlinks=False)
+            )

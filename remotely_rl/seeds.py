@@ -1,0 +1,288 @@
+"""A run for each of several seeds, and their mean: `remotely-rl train ALGORITHM --seeds 1-5`.
+
+    runs/ppo-CartPole-v1-DATE-TIME/seed-1       the run of seed 1; those of the others are beside it
+    runs/ppo-CartPole-v1-DATE-TIME/curve.png    the mean of their returns, and the range
+
+Each run is a process: the same command, with a --seed and a --run.  In threads of one process,
+learners would share Python's lock and the threads of torch, and one that is killed would take the
+others along.
+
+    a signal         Ctrl-C or SIGTERM: each run ends in good order, and no other one begins; a
+                     second Ctrl-C ends them at once
+    this one dies    the runs end in good order (PR_SET_PDEATHSIG)
+    a run fails      the others go on; but if it has failed before its folder was made, no other
+                     one begins: it would fail alike
+    once more        with the same --run, runs that are over stay as they are, the others are
+                     resumed, and new seeds begin.  Other settings are refused: the runs would not
+                     be comparable
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import remotely
+from remotely_rl import settings
+from remotely_rl.acting import cluster
+from remotely_rl.acting.evaluation import half_interval
+from remotely_rl.config import Common, device_of
+from remotely_rl.environments import name_of
+from remotely_rl.errors import TrainingError
+from remotely_rl.learning import threads
+from remotely_rl.runs import curve, progress, run_folder
+from remotely_rl.runs.metrics import Tally
+from remotely_rl.runs.run_folder import RunFolder
+from remotely_rl.runs.session import limit_reached
+from remotely_rl.runs.training import Train
+
+# The command of a run; SIGTERM, when the process that has started it is gone.
+COMMAND = (
+    "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM);"
+    "from remotely_rl.cli import main; main(prog_name='remotely-rl')"
+)
+
+Words = Sequence[str]  # of a command
+Commands = Mapping[int, Words]  # by their seeds
+
+
+def numbers(text: str) -> list[int]:
+    """The seeds of 1-5, or 1,2,7, or 1-3,7.  Raises TrainingError for another text."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise TrainingError(f"--seeds needs numbers as 1-5 or 1,2,7, not {text!r}")
+        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
+    if len(set(seeds)) < len(seeds):
+        raise TrainingError(f"--seeds {text} names a seed twice")
+    return seeds
+
+
+class Outcome(NamedTuple):
+    """What the run of a seed has come to; it `is_over` at a limit, or if it has ended by itself."""
+
+    seed: int
+    ended: str
+    is_over: bool
+    has_failed: bool
+    return_mean: float = math.nan
+    best_return: float = math.nan
+    env_steps: int = 0
+    seconds: float = 0.0
+
+
+def train(
+    by: Train[Any],
+    config: Common,
+    seeds: Sequence[int],
+    words: Words,
+    *,
+    folder: Path | None = None,
+    asked: int | None = None,
+    address: str | None = None,
+    say: Callable[[str], None] = print,
+) -> list[Outcome]:
+    """Trains a run for each seed, with these words of the command, and says what they come to.
+
+    `asked` is how many are to run at a time.  Raises TrainingError, before any is begun, if the
+    runs have no end, or if those in the folder have other settings.
+    """
+    if not (config.total_steps or config.minutes or config.target is not None):
+        raise TrainingError(
+            "each run of --seeds needs an end: --total-steps, --minutes or --target"
+        )
+    runs = {seed: _path(folder, seed) for seed in seeds} if folder is not None else {}
+    for seed, run in runs.items():
+        check_continues(run, dataclasses.replace(config, seed=seed))
+    count, why = at_once(config, len(seeds), asked, address)
+    if folder is None:
+        folder = run_folder.make_new(
+            Path("runs") / run_folder.default_name(by.algorithm, config.env)
+        )
+        runs = {seed: _path(folder, seed) for seed in seeds}
+    say(f"{len(seeds)} runs in {folder}, {count} at a time: {why}")
+    over = [seed for seed, run in runs.items() if _outcome(seed, run, config).is_over]
+    for seed in over:
+        say(f"seed {seed} is over already")
+    processes = Processes(count, say)
+    codes = processes.run(
+        {
+            seed: [*words, f"--seed={seed}", f"--{'resume' if run.exists() else 'run'}={run}"]
+            for seed, run in runs.items()
+            if seed not in over
+        },
+        may_go_on=lambda seed, code: code == 0 or runs[seed].exists(),
+    )
+    outcomes = [
+        _outcome(seed, run, config, codes.get(seed), processes.is_stopped)
+        for seed, run in runs.items()
+    ]
+    for line in table(outcomes):
+        say(line)
+    if begun := [run for run in runs.values() if RunFolder(run).metrics.exists()]:
+        with contextlib.suppress(TrainingError):  # no episode has ended
+            curve.compare(begun, folder / "curve.png")
+            say(f"the curve is {folder / 'curve.png'}")
+    if not all(one.is_over for one in outcomes):
+        say(f"the same command with --run {folder} goes on")
+    return outcomes
+
+
+def at_once(
+    config: Common, count: int, asked: int | None = None, address: str | None = None
+) -> tuple[int, str]:
+    """How many of `count` runs to train at a time, and why: as many as there is room for."""
+    if asked is not None:
+        return min(asked, count), "as --at-once says"
+    if device_of(config).type == "cuda":
+        return 1, "they learn on the GPU; --at-once N trains more"
+    if not config.processes:
+        return 1, "each takes all the room that there is"
+    cores = threads.cores()
+    if address or os.environ.get("REMOTELY_ADDRESS"):
+        cluster.connect(config.processes, address)
+        free = int(sum(machine.free_cpus for machine in remotely.status().machines))
+        remotely.shutdown()
+        room = min(cores, free // config.processes)
+        has = f"the cluster has {free} cores free for {config.processes} actors each"
+        return max(1, min(count, room)), f"{has}, and this machine {cores} for the learners"
+    room = cores // (config.processes + 1)
+    actors = f"{config.processes} actor{'s' if config.processes > 1 else ''}"
+    return (
+        max(1, min(count, room)),
+        f"each has {actors} and a learner, and there are {cores} cores; --at-once N trains more",
+    )
+
+
+def check_continues(run: Path, config: Common) -> None:
+    """Raises TrainingError unless a run can be begun, or continued with the same settings."""
+    if not run.exists():
+        if RunFolder(run.parent).config.exists():
+            raise TrainingError(f"{run.parent} is a run itself: --seeds needs another --run")
+        return
+    kept = run_folder.read(run)
+    if not RunFolder(run).checkpoint.exists():
+        raise TrainingError(
+            f"{run} has no checkpoint to go on from: remove it, or take another --run"
+        )
+    fields = dataclasses.asdict(config) | {"env": name_of(config.env)}
+    now = json.loads(json.dumps(fields, default=str))
+    for name in now.keys() - (curve.CHANCE - {"env"}):
+        if name in kept.config and kept.config[name] != now[name]:
+            raise TrainingError(
+                f"{run} was trained with {name}={kept.config[name]}, and not {now[name]}: give"
+                f" {settings.option(name)} as then, or another --run"
+            )
+
+
+class Processes:
+    """Processes of commands, so many at a time.  A signal reaches all, and no more begin."""
+
+    def __init__(self, count: int, say: Callable[[str], None], command: str = COMMAND):
+        self._count, self._say, self._command = count, say, command
+        self._lock = threading.Lock()
+        self._live: dict[int, subprocess.Popen[str]] = {}
+        self.is_stopped = False
+
+    def run(self, commands: Commands, may_go_on: Callable[[int, int], bool]) -> dict[int, int]:
+        """Runs all; returns the exit codes of those that were begun.
+
+        No other one begins once `may_go_on(seed, code)` of one that has ended is false.
+        """
+        before = {one: signal.signal(one, self._stop) for one in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            with ThreadPoolExecutor(self._count) as several:
+                running = [
+                    several.submit(self._run, seed, words, may_go_on)
+                    for seed, words in commands.items()
+                ]
+            codes = zip(commands, (one.result() for one in running), strict=True)
+            return {seed: code for seed, code in codes if code is not None}
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _run(self, seed: int, words: Words, may_go_on: Callable[[int, int], bool]) -> int | None:
+        with self._lock:
+            if self.is_stopped:
+                return None
+            sys.stdout.flush()
+            alone = self._count == 1  # then it has the terminal
+            # A process group of its own: Ctrl-C reaches it from here, once.
+            process = self._live[seed] = subprocess.Popen(
+                [sys.executable, "-P", "-c", self._command, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=None if alone else subprocess.PIPE,
+                stderr=None if alone else subprocess.STDOUT,
+                text=True,
+                process_group=0,
+            )
+        with process:
+            for line in process.stdout or ():
+                self._say(f"seed {seed}: {line.rstrip()}")
+        with self._lock:
+            del self._live[seed]
+            self.is_stopped |= not may_go_on(seed, process.returncode)
+        return process.returncode
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.is_stopped = True
+        for process in list(self._live.values()):
+            process.send_signal(number)
+
+
+def table(outcomes: Sequence[Outcome]) -> list[str]:
+    """Lines about the runs, and the mean of those that are over, with its 95 % interval."""
+    lines = [f"{'seed':>6}  {'return':>10}  {'best':>10}  {'steps':>12}  {'time':>8}"]
+    for one in outcomes:
+        mean, best = progress.number(one.return_mean), progress.number(one.best_return)
+        lines.append(
+            f"{one.seed:>6}  {mean:>10}  {best:>10}  {one.env_steps:>12,}"
+            f"  {progress.clock(one.seconds):>8}  {one.ended}"
+        )
+    returns = [
+        one.return_mean for one in outcomes if one.is_over and not math.isnan(one.return_mean)
+    ]
+    if returns:
+        interval = half_interval(returns)
+        within = "" if math.isnan(interval) else f" ± {interval:,.2f} (95 %)"
+        lines.append(f"mean return {np.mean(returns):,.2f}{within} of {len(returns)} runs")
+    return lines
+
+
+def _path(folder: Path, seed: int) -> Path:
+    return folder / f"seed-{seed}"
+
+
+def _outcome(
+    seed: int, run: Path, config: Common, code: int | None = None, is_stopped: bool = True
+) -> Outcome:
+    """The outcome of a run by its folder; `code` is that of its process, if it has had one here."""
+    failed = f"failed, with status {code}" if code else ""
+    try:
+        tally = Tally.of(run_folder.load_checkpoint(RunFolder(run).checkpoint))
+    except TrainingError:  # there is none yet
+        return Outcome(seed, failed or "not begun", is_over=False, has_failed=bool(failed))
+    counters = tally.counters
+    ended = limit_reached(config, tally, counters.seconds)
+    if code == 0 and not is_stopped:
+        ended = ended or "a hook has ended it"
+    best = counters.best_return if math.isfinite(counters.best_return) else math.nan
+    return Outcome(
+        seed, ended or failed or "not over", bool(ended), bool(failed) and not ended,
+        tally.return_mean(), best, counters.env_steps, counters.seconds,
+    )  # fmt: skip

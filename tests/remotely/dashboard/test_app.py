@@ -1,0 +1,293 @@
+"""What each URL answers, and to whom, of a cluster that a test makes up."""
+
+import asyncio
+import json
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from remotely.errors import MasterLost
+from remotely.protocol import control
+from remotely.protocol.resources import Resources
+
+pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
+pytest.importorskip("httpx2", reason="starlette's test client needs httpx2")
+
+from starlette.testclient import TestClient
+
+from remotely.dashboard import app
+from remotely.dashboard.access import Access
+
+EVIL = '<img src=x onerror="document.title=1">'
+
+
+class FakeViewer:
+    """A cluster with one machine and some actors."""
+
+    def __init__(self, count: int = 3) -> None:
+        self.asked = 0
+        self.error: Exception | None = None
+        self.logs = {"id-0": "one\r\ntwo\x1b[31m red\x1b[0m \x07\x9b \u202e\n"}
+        self.workers = [
+            control.WorkerStatus(
+                worker="w",
+                machine="node0",
+                host="elsewhere",
+                address="10.0.0.1",
+                python="3.11",
+                resources=Resources(8, 0, 1 << 30),
+                free_cpus=5,
+                free_gpus=0,
+                free_memory=1 << 29,
+                actors=[self.actor(n) for n in range(count)],
+            )
+        ]
+
+    def actor(self, n: int) -> control.ActorStatus:
+        name = EVIL if n == 1 else f"Player-{n}"
+        location = control.Location(
+            actor=f"id-{n}", name=name, class_name="Player", life=0, pid=100 + n, host="elsewhere",
+            machine="node0", ipc="", tcp="", public_key=b"",
+        )  # fmt: skip
+        request = control.Request(
+            actor=f"id-{n}", name=name, class_name="Player", owner="", job="", python="3.11"
+        )
+        return control.ActorStatus(location=location, request=request, calls=n, rss=1000 * n)
+
+    def ask_status(self) -> "Future[control.Status]":
+        self.asked += 1
+        answer: Future[control.Status] = Future()
+        if self.error:
+            answer.set_exception(self.error)
+        else:
+            ends = [
+                control.EndStatus(
+                    name=EVIL, class_name="C", machine="node0", ago_s=3.0, lost=False,
+                    restarting=False, exit="SIGKILL", why="", stderr=EVIL,
+                )
+            ]  # fmt: skip
+            answer.set_result(
+                control.Status(ticket=1, workers=self.workers, clients=[], waiting=0, ends=ends)
+            )
+        return answer
+
+    def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]":
+        answer: Future[control.LogPiece] = Future()
+        text = self.logs.get(actor)
+        answer.set_result(
+            control.LogPiece(
+                ticket=1, text=text or "", offset=len(text or ""), known=text is not None,
+                ended=False,
+            )
+        )  # fmt: skip
+        return answer
+
+
+class Dashboard:
+    def __init__(self, viewer: FakeViewer, bearer: str = "") -> None:
+        self.viewer = viewer
+        self.access = Access(["testserver"], "remotely-1", bearer)
+        self.stopping = asyncio.Event()
+        cluster = app.Cluster("here:8010", viewer)
+        self.application = app.make(self.access, cluster, stopping=self.stopping)
+        self.stranger = TestClient(self.application)
+        self.browser = TestClient(self.application)
+        self.opened = self.browser.get("/open", params={"link": self.access.link})
+
+    def get(self, path: str, **query: Any) -> Any:
+        answer = self.browser.get(path, params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@pytest.fixture
+def dashboard() -> Dashboard:
+    return Dashboard(FakeViewer(), "a token for prometheus")
+
+
+# --- who is let in --------------------------------------------------------------------------------
+
+
+def test_the_link_sets_a_cookie_that_no_script_and_no_other_site_can_use(
+    dashboard: Dashboard,
+) -> None:
+    assert dashboard.opened.status_code == 200
+    cookie = dashboard.opened.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    again = dashboard.stranger.get("/open", params={"link": "used"})
+    assert again.status_code == 401
+    assert "set-cookie" not in again.headers
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:8020", "", "10.0.0.1"])
+def test_a_request_for_another_host_is_refused_even_with_the_cookie(
+    dashboard: Dashboard, host: str
+) -> None:
+    for path in ("/", "/api/actors", "/healthz", "/open", "/static/app.js"):
+        answer = dashboard.browser.get(path, headers={"host": host})
+        assert answer.status_code == 421
+        assert "--name" in answer.text
+    assert dashboard.viewer.asked == 0
+
+
+PATHS = (
+    "/", "/static/app.js", "/api/cluster", "/api/events", "/api/machines", "/api/actors",
+    "/api/actors/id-0", "/api/actors/id-0/log", "/api/actors/id-0/flame", "/metrics", "/nothing",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "cookie", [None, "remotely-1=guess", "remotely-1=", "remotely-1", "=;\x01"]
+)
+def test_without_the_cookie_nothing_is_told_and_nothing_asked(
+    dashboard: Dashboard, path: str, cookie: str | None
+) -> None:
+    headers = {} if cookie is None else {"cookie": cookie}
+    answer = dashboard.stranger.get(path, headers=headers)
+    assert answer.status_code == 401
+    assert "Player" not in answer.text
+    assert dashboard.viewer.asked == 0
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(dashboard: Dashboard, method: str) -> None:
+    for path in PATHS:
+        assert dashboard.browser.request(method, path).status_code == 405
+    assert dashboard.viewer.asked == 0
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/healthz", "/open"])
+def test_every_answer_forbids_what_does_not_come_from_here(dashboard: Dashboard, path: str) -> None:
+    for client in (dashboard.stranger, dashboard.browser):
+        if path == "/api/events" and client is dashboard.browser:
+            dashboard.stopping.set()
+        headers = client.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_health_is_told_to_anybody_and_figures_to_the_bearer(dashboard: Dashboard) -> None:
+    assert dashboard.stranger.get("/healthz").text == "ok\n"
+    refused = dashboard.stranger.get("/metrics", headers={"authorization": "Bearer guess"})
+    assert refused.status_code == 401
+    token = {"authorization": "Bearer a token for prometheus"}
+    answer = dashboard.stranger.get("/metrics", headers=token)
+    assert answer.status_code == 200
+    assert 'remotely_actors{class="Player"} 3.0' in answer.text
+    assert 'remotely_cpus{state="free"} 5.0' in answer.text
+    assert dashboard.stranger.get("/api/actors", headers=token).status_code == 401
+
+
+# --- what is told ---------------------------------------------------------------------------------
+
+
+def test_the_page_and_its_scripts_come_from_here_alone(dashboard: Dashboard) -> None:
+    page = dashboard.browser.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    for name in ("app.js", "ui.js", "cluster.js", "app.css", "icon.svg"):
+        file = dashboard.browser.get(f"/static/{name}")
+        assert file.status_code == 200
+        text = file.text.replace("http://www.w3.org/2000/svg", "")
+        assert "http:" not in text
+        assert "https:" not in text
+        assert "innerHTML" not in text
+        tag = {"if-none-match": file.headers["etag"]}
+        assert dashboard.browser.get(f"/static/{name}", headers=tag).status_code == 304
+    assert "<script>" not in page.text
+    assert "style=" not in page.text
+
+
+@pytest.mark.parametrize("name", ["../app.py", "..%2fapp.py", "nothing.js", "%00"])
+def test_only_the_static_files_are_given(dashboard: Dashboard, name: str) -> None:
+    assert dashboard.browser.get(f"/static/{name}").status_code == 404
+
+
+def test_actors_are_sorted_searched_and_cut_into_pages_on_the_server(dashboard: Dashboard) -> None:
+    page = dashboard.get("/api/actors", sort="-rss", limit=2)
+    assert (page["total"], page["found"]) == (3, 3)
+    assert [row["actor"] for row in page["rows"]] == ["id-2", "id-1"]
+    assert dashboard.get("/api/actors", q="player-2")["found"] == 1
+    assert [each["machine"] for each in dashboard.get("/api/machines")["rows"]] == ["node0"]
+    refused = dashboard.browser.get("/api/actors", params={"sort": "secret"})
+    assert refused.status_code == 400
+    assert "no column 'secret'" in refused.json()["error"]
+    refused = dashboard.browser.get("/api/actors", params={"after": "x"})
+    assert refused.json()["error"] == "after is a whole number, not 'x'"
+
+
+def test_browsers_that_look_at_the_same_time_share_one_question(dashboard: Dashboard) -> None:
+    for path in ("/api/cluster", "/api/actors", "/api/machines", "/api/actors/id-0", "/metrics"):
+        assert dashboard.browser.get(path).status_code == 200
+    assert dashboard.viewer.asked == 1
+
+
+def test_nothing_is_asked_while_nobody_looks(dashboard: Dashboard) -> None:
+    dashboard.browser.get("/")
+    dashboard.browser.get("/static/app.js")
+    dashboard.stranger.get("/healthz")
+    assert dashboard.viewer.asked == 0
+
+
+def test_markup_in_names_is_told_as_text_of_json(dashboard: Dashboard) -> None:
+    answer = dashboard.browser.get("/api/cluster")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json()["ends"][0]["stderr"] == EVIL
+    assert dashboard.get("/api/actors/id-1")["name"] == EVIL
+
+
+def test_a_log_is_told_with_its_control_characters_made_visible(dashboard: Dashboard) -> None:
+    piece = dashboard.get("/api/actors/id-0/log", offset=-1)
+    assert piece["text"] == "one\ntwo\x1b[31m red\x1b[0m \\x07\\x9b \\u202e\n"
+    missing = dashboard.browser.get("/api/actors/nobody/log")
+    assert missing.status_code == 404
+    assert "no actor of this cluster" in missing.json()["error"]
+
+
+def test_an_actor_elsewhere_has_no_flame_and_the_reason_is_told(dashboard: Dashboard) -> None:
+    why = "flames are of actors on the machine of the dashboard"
+    assert dashboard.get("/api/actors/id-0")["flame"] == why
+    refused = dashboard.browser.get("/api/actors/id-0/flame")
+    assert (refused.status_code, refused.json()["error"]) == (503, why)
+    assert dashboard.browser.get("/api/actors/nobody").status_code == 404
+
+
+def test_a_master_that_is_lost_is_told_in_a_sentence_and_asked_again(dashboard: Dashboard) -> None:
+    dashboard.viewer.error = MasterLost("the master at here:8010 is gone")
+    answer = dashboard.browser.get("/api/cluster")
+    assert (answer.status_code, answer.json()["error"]) == (503, "the master at here:8010 is gone")
+    dashboard.viewer.error = None
+    assert dashboard.get("/api/cluster")["actors"] == 3
+
+
+def test_the_stream_tells_the_overview_and_ends_with_the_dashboard() -> None:
+    dashboard = Dashboard(FakeViewer())
+    events: list[dict[str, Any]] = []
+
+    async def follow() -> None:
+        cookie = dashboard.browser.cookies["remotely-1"]
+        scope = {
+            "type": "http", "method": "GET", "path": "/api/events", "query_string": b"",
+            "headers": [(b"host", b"testserver"), (b"cookie", f"remotely-1={cookie}".encode())],
+        }  # fmt: skip
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.Event().wait()
+            return {}
+
+        async def send(message: Any) -> None:
+            if body := message.get("body"):
+                events.append(json.loads(body.removeprefix(b"data: ")))
+                dashboard.stopping.set()
+
+        await asyncio.wait_for(dashboard.application(scope, receive, send), 10)
+
+    asyncio.run(follow())
+    (told,) = events
+    assert (told["address"], told["actors"]) == ("here:8010", 3)

@@ -1,0 +1,131 @@
+"""The command `remotely dashboard`, on a cluster: from its link to Ctrl-C."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.cookiejar import CookieJar
+from pathlib import Path
+
+import pytest
+
+import remotely
+from remotely.dashboard.server import Where, serve
+from remotely.errors import RemotelyError
+from tests.clusters import SCRIPTS, Here, wait_until
+
+pytest.importorskip("uvicorn", reason="the extra `dashboard` is not installed")
+
+
+@remotely.remote_class(cpus=0.1)
+class Talker:
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    begun: list[subprocess.Popen[str]] = []
+
+    def start(home: Path, *words: str) -> "subprocess.Popen[str]":
+        command = [str(SCRIPTS / "remotely"), "dashboard", *words, "--listen", "127.0.0.1:0"]
+        environment = {**os.environ, "REMOTELY_HOME": str(home)}
+        environment.pop("REMOTELY_KEY", None)
+        pipe = subprocess.PIPE
+        begun.append(
+            subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+        )
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def test_the_link_shows_the_cluster_and_ctrl_c_ends_the_dashboard_alone(
+    tmp_path: Path, start: Start, nothing_left: None
+) -> None:
+    cluster = Here(tmp_path / "home", cpus=2)
+    try:
+        remotely.connect(cluster.address, key=cluster.key)
+        talker = remotely.options(Talker, name="talker")()
+        talker.say("<b>what it says</b>")
+        process = start(cluster.home, cluster.address)
+        assert process.stdout is not None
+        found = re.search(r"http://(\S+)/open\?link=\S+", process.stdout.readline())
+        assert found is not None
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            browser.open(f"http://{found[1]}/api/actors")
+        assert browser.open(found[0]).status == 200
+
+        def get(path: str) -> dict[str, object]:
+            answer: dict[str, object] = json.load(browser.open(f"http://{found[1]}{path}"))
+            return answer
+
+        page = json.load(browser.open(f"http://{found[1]}/api/actors"))
+        (row,) = page["rows"]
+        assert (row["name"], row["class"]) == ("talker", "Talker")
+        log = f"/api/actors/{row['actor']}/log"
+        wait_until(
+            lambda: get(log)["text"] == "<b>what it says</b>\n", "what it said is in the log"
+        )
+        assert remotely.status().clients[0].actors == 1  # and the dashboard is none of them
+        assert len(remotely.status().clients) == 1
+
+        stream = browser.open(f"http://{found[1]}/api/events")
+        assert json.loads(stream.readline().removeprefix(b"data: "))["actors"] == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        stream.close()
+        talker.say("still here")
+    finally:
+        remotely.shutdown()
+        cluster.stop()
+
+
+def test_a_key_that_is_no_viewers_is_refused_by_name(tmp_path: Path, start: Start) -> None:
+    cluster = Here(tmp_path / "home", cpus=1)
+    try:
+        process = start(cluster.home, cluster.address, "--key", str(cluster.key))
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "is a client's key; a viewer needs viewer.key" in told
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        (Where("0.0.0.0:0"), "can be reached from other machines, so the dashboard needs TLS"),
+        (Where("127.0.0.1:0", certificate=Path("a")), "belong together"),
+        (
+            Where("127.0.0.1:0", certificate=Path("/no/a"), private_key=Path("/no/b")),
+            "there is no file /no/a",
+        ),
+        (Where("127.0.0.1:0", metrics_token=Path("/no/token")), "cannot read the token"),
+        (Where("203.0.113.7:0", (), None, None), "needs TLS"),
+    ],
+)
+def test_a_place_that_is_not_safe_is_refused_before_anything_listens(
+    where: Where, why: str
+) -> None:
+    with pytest.raises(RemotelyError, match=why):
+        serve(where, say=lambda text: pytest.fail("it listens"))
+
+
+@pytest.mark.parametrize("token", ["", "short", "a token with a \x01 in its middle"])
+def test_a_token_that_is_none_is_refused_with_what_makes_one(tmp_path: Path, token: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(token)
+    with pytest.raises(RemotelyError, match="openssl rand"):
+        serve(Where("127.0.0.1:0", metrics_token=file))

@@ -1,0 +1,242 @@
+"""Runs that play former selves."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import remotely_rl
+from remotely_rl import SelfPlay, a3c, dqn, ppo
+from remotely_rl.agents import evaluation
+from remotely_rl.agents.self_play import FOLDER, FormerSelves, Run, snapshots
+from remotely_rl.environments import name_of
+from remotely_rl.environments.turn_based import Turn
+from remotely_rl.errors import TrainingError
+from tests.remotely_rl import toys
+from tests.remotely_rl.agent_toys import Party, Race
+
+pytestmark = pytest.mark.usefixtures("local", "no_curve")
+
+INFO = functools.partial(Race, masks_in_info=True)
+BOX, DISCRETE = Race(masks_in_info=True).observation_space(""), Race().action_space("")
+LEGAL = np.ones(3, np.int8)
+
+
+def config_of(env: Any = None, **more: Any) -> ppo.Config:
+    given = {
+        "env": env or SelfPlay(Race, every=64), "actors": 1, "envs_per_actor": 8,
+        "batch_rows": 64, "total_steps": 600, "learner_threads": 1, "probe_steps": 8,
+        **more,
+    }  # fmt: skip
+    return ppo.Config(**given)
+
+
+def turns(count: int) -> list[Turn]:
+    return [Turn(np.array([9], np.float32), LEGAL) for _ in range(count)]
+
+
+class Always(nn.Module):
+    """Takes one action, whatever it sees; counts its passes."""
+
+    def __init__(self, action: int):
+        super().__init__()
+        self.logits = nn.Parameter(torch.eye(3)[action] * 100)
+        self.passes: list[int] = []
+
+    def forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = len(obs["observation"])
+        self.passes.append(rows)
+        return self.logits.expand(rows, 3), torch.zeros(rows)
+
+
+def playing(folder: Path, *actions: int, model: nn.Module | None = None) -> FormerSelves:
+    """Opponents of which each always takes one of these actions."""
+    folder.mkdir()
+    former = FormerSelves(BOX, DISCRETE)
+    former.run = Run(folder, config_of(), model or Always(0))
+    for number, action in enumerate(actions):
+        torch.save(Always(action).state_dict(), folder / f"{number}.pt")
+    return former
+
+
+def test_each_game_has_an_opponent_for_itself_until_it_ends(tmp_path: Path) -> None:
+    former, random = playing(tmp_path / "pool", 0, 1, 2), np.random.default_rng(1)
+    for game in range(30):
+        former.begin(game, random)
+    taken = [list(former.act(range(30), turns(30), random)) for _ in range(3)]
+    assert taken[0] == taken[1] == taken[2]
+    assert set(taken[0]) == {0, 1, 2}
+    former.begin(0, random)
+    assert list(former.act(range(1, 30), turns(29), random)) == taken[0][1:]
+
+
+def test_each_network_is_asked_once_for_all_its_games(tmp_path: Path) -> None:
+    model = Always(0)
+    former, random = playing(tmp_path / "pool", 0, 1, model=model), np.random.default_rng(1)
+    passes: list[int] = []
+    model.passes = passes
+    model.__class__.__deepcopy__ = lambda self, memo: _shared(self, passes)
+    try:
+        for game in range(20):
+            former.begin(game, random)
+        former.act(range(20), turns(20), random)
+    finally:
+        del model.__class__.__deepcopy__
+    assert len(passes) == 2
+    assert sum(passes) == 20
+
+
+def _shared(model: Any, passes: list[int]) -> Any:
+    copy = Always(0)
+    copy.passes = passes
+    return copy
+
+
+def test_an_opponent_with_a_memory_remembers_its_own_game_and_begins_the_next_without(
+    tmp_path: Path,
+) -> None:
+    class Counts(nn.Module):
+        """The action is how many turns it has had in this game."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.unused = nn.Parameter(torch.zeros(1))
+
+        def initial_state(self, count: int) -> torch.Tensor:
+            return torch.zeros(count, 1)
+
+        def forward(self, obs: Any, state: Any, begins: Any) -> Any:
+            now = state * ~begins[0][:, None]
+            policy = -1000 * (now - torch.arange(3.0)).square()
+            return policy[None], torch.zeros(begins.shape), now + 1
+
+    former = FormerSelves(BOX, DISCRETE)
+    (tmp_path / "pool").mkdir()
+    former.run = Run(tmp_path / "pool", config_of(), Counts())
+    torch.save(Counts().state_dict(), tmp_path / "pool" / "0.pt")
+    random = np.random.default_rng(1)
+    for game in (0, 1):
+        former.begin(game, random)
+    assert list(former.act([0, 1], turns(2), random)) == [0, 0]
+    assert list(former.act([1], turns(1), random)) == [1]
+    assert list(former.act([0, 1], turns(2), random)) == [1, 2]
+    former.begin(0, random)
+    assert list(former.act([0], turns(1), random)) == [0]
+
+
+def test_without_a_run_opponents_play_legal_moves_at_random() -> None:
+    former, random = FormerSelves(BOX, DISCRETE), np.random.default_rng(1)
+    former.begin(0, random)
+    told = [Turn(np.array([9], np.float32), np.array([0, 1, 1], np.int8)) for _ in range(40)]
+    assert set(former.act([0] * 40, told, random)) == {1, 2}
+
+
+def test_an_actor_that_does_not_see_the_runs_folder_says_so(tmp_path: Path) -> None:
+    former = playing(tmp_path / "pool")
+    with pytest.raises(TrainingError, match="no opponents: actors on other machines need the run"):
+        former.begin(0, np.random.default_rng(1))
+
+
+def test_a_run_keeps_its_last_snapshots_and_its_first_is_what_it_begins_with(
+    tmp_path: Path,
+) -> None:
+    env = SelfPlay(Race, every=64, keep=3)
+    result = ppo.train(config_of(env, total_steps=64), run=tmp_path / "short")
+    first, *later = snapshots(tmp_path / "short" / FOLDER)
+    assert (int(Path(first).stem), len(later)) == (0, 1)
+    result = ppo.train(config_of(env), run=tmp_path / "run")
+    kept = [int(Path(name).stem) for name in snapshots(tmp_path / "run" / FOLDER)]
+    assert len(kept) == 3
+    assert min(kept) > 0
+    last = torch.load(tmp_path / "run" / FOLDER / f"{kept[-1]:012}.pt", weights_only=True)
+    assert kept[-1] <= result.env_steps
+    assert last.keys() == remotely_rl.load(tmp_path / "run", env=env).model.state_dict().keys()
+
+
+def test_a_seed_repeats_a_run_that_plays_itself(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        ppo.train(config_of(SelfPlay(Race, every=64)), run=tmp_path / name)
+    toys.assert_same_bits(tmp_path / "one", tmp_path / "other")
+
+
+def test_a_run_that_is_resumed_plays_its_former_selves(tmp_path: Path) -> None:
+    ppo.train(config_of(total_steps=300), run=tmp_path / "run")
+    before = snapshots(tmp_path / "run" / FOLDER)
+    ppo.train(config_of(total_steps=400), resume=tmp_path / "run")
+    after = snapshots(tmp_path / "run" / FOLDER)
+    assert after[: len(before)] == before
+    assert len(after) > len(before)
+
+
+def test_a_player_learns_the_winning_move(tmp_path: Path) -> None:
+    # Who leaves a multiple of four has won: from seven, the first takes three.
+    config = config_of(SelfPlay(Race, every=1_000), total_steps=6_000, batch_rows=256)
+    result = ppo.train(config, run=tmp_path / "run")
+    agent = remotely_rl.load(result.run, env=SelfPlay(Race))
+    for left, move in ((7, 2), (6, 1), (5, 0)):
+        mask = np.array([left > i for i in range(3)], np.int8)
+        obs = {"observation": np.array([left], np.float32), "action_mask": mask}
+        assert int(agent.act(obs)) == move
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        (dqn, {"learn_from": 64, "batch_size": 32, "replay_rows": 1_000, "rollout_steps": 8}),
+        (a3c, {"rollout_steps": 8}),
+    ],
+    ids=["dqn", "a3c"],
+)
+def test_other_algorithms_play_themselves_too(algorithm: Any, tmp_path: Path) -> None:
+    module, more = algorithm
+    config = module.Config(
+        env=SelfPlay(Race, every=64), actors=1, envs_per_actor=4, total_steps=300, probe_steps=8,
+        **more,
+    )  # fmt: skip
+    module.train(config, run=tmp_path / "run")
+    *_, one, other = (
+        torch.load(tmp_path / "run" / FOLDER / name, weights_only=True)
+        for name in snapshots(tmp_path / "run" / FOLDER)
+    )
+    assert any((one[name] != other[name]).any() for name in one)
+
+
+def test_a_run_is_evaluated_against_any_player(tmp_path: Path) -> None:
+    ppo.train(config_of(), run=tmp_path / "run")
+
+    def loses(obs: Any, mask: Any, random: Any) -> int:
+        return 0
+
+    against = SelfPlay(functools.partial(Race, length=3), loses)
+    found = evaluation.evaluate(tmp_path / "run", 8, greedy=False, env=against, envs=4)
+    assert len(found.scores) == 8
+    assert set(found.scores) <= {1.0, -1.0}
+
+
+def test_a_run_is_named_for_the_game() -> None:
+    assert name_of(SelfPlay(Race)) == "race_v0"
+
+
+@pytest.mark.parametrize(
+    ("make", "more", "says"),
+    [
+        (Party, {}, "lets all agents act at once.*there is MultiAgent"),
+        (toys.Guess, {}, "has one agent: SelfPlay takes games in turns"),
+        (functools.partial(Race, players=1), {}, "self-play needs two or more"),
+        (Race, {"keep": 0}, "keep must be at least 1, not 0"),
+        (Race, {"every": 0}, "every must be at least 1, not 0"),
+    ],
+)
+def test_what_cannot_be_played_in_turns_is_refused(make: Any, more: Any, says: str) -> None:
+    with pytest.raises(TrainingError, match=says):
+        SelfPlay(make, **more)
+
+
+def test_configs_of_a_run_that_plays_itself_can_be_changed() -> None:
+    config = config_of()
+    assert dataclasses.replace(config, seed=2).env is config.env

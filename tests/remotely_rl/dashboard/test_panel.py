@@ -1,0 +1,214 @@
+"""What the training panels answer, and that they never lead out of the folder of the runs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
+pytest.importorskip("httpx2", reason="starlette's test client needs httpx2")
+
+from starlette.testclient import TestClient
+
+from remotely.dashboard import app
+from remotely.dashboard.access import Access
+from remotely_rl.dashboard.panel import panel
+from remotely_rl.dashboard.runs import NoRun, Runs
+from tests.remotely_rl.dashboard.folders import make_run
+
+EVIL = '<img src=x onerror="document.title=1">'
+
+
+class Browser:
+    def __init__(self, runs: Path) -> None:
+        access = Access(["testserver"], "remotely-1")
+        self.client = TestClient(app.make(access, panels=[panel(runs)]))
+        self.client.get("/open", params={"link": access.link})
+
+    def get(self, path: str, **query: Any) -> Any:
+        answer = self.client.get(path, params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def refused(self, path: str, **query: Any) -> tuple[int, str]:
+        answer = self.client.get(path, params=query)
+        return answer.status_code, answer.json()["error"]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs"
+    make_run(folder / "one", seed=1)
+    make_run(folder / "two", seed=2, scale=3.0)
+    make_run(folder / "sweep" / "a2c", algorithm="a2c", rows=0)
+    return folder
+
+
+@pytest.fixture
+def browser(runs: Path) -> Browser:
+    return Browser(runs)
+
+
+def test_runs_are_listed_with_their_last_rows_also_those_in_folders_below(
+    browser: Browser,
+) -> None:
+    page = browser.get("/api/runs", sort="name")
+    assert [row["name"] for row in page["rows"]] == ["one", "sweep/a2c", "two"]
+    one, a2c, _ = page["rows"]
+    assert (one["algorithm"], one["env"], one["seed"]) == ("ppo", "CartPole-v1", 1)
+    assert (one["steps"], one["return_mean"], one["state"]) == (400, 4.0, "trains")
+    assert (a2c["steps"], a2c["return_mean"]) == (None, None)
+    assert [row["name"] for row in browser.get("/api/runs", q="a2c")["rows"]] == ["sweep/a2c"]
+
+
+def test_a_run_whose_last_row_is_old_has_ended(browser: Browser, runs: Path) -> None:
+    for file in ("metrics.csv", "config.json"):
+        os.utime(runs / "one" / file, (1_000_000, 1_000_000))
+    (row,) = browser.get("/api/runs", q="one")["rows"]
+    assert (row["state"], row["updated"]) == ("ended", 1_000_000)
+
+
+def test_a_row_that_is_added_is_seen(browser: Browser, runs: Path) -> None:
+    before = browser.get("/api/runs/one/metrics")
+    with (runs / "one" / "metrics.csv").open("a") as file:
+        file.write("5,500,100,5,55,66,0.5\r\n")
+    after = browser.get("/api/runs/one/metrics", file=before["file"], from_byte=before["next_byte"])
+    assert after["series"]["rollout/return_mean"] == [55]
+    assert browser.get("/api/runs/one")["return_mean"] == 55
+
+
+def test_a_run_is_told_with_its_settings_and_videos(browser: Browser, runs: Path) -> None:
+    (runs / "sweep" / "a2c" / "play.mp4").write_bytes(b"a film")
+    run = browser.get("/api/runs/sweep/a2c")
+    assert run["config"]["env"] == "CartPole-v1"
+    assert run["videos"] == ["play.mp4"]
+    film = browser.client.get("/api/runs/sweep/a2c/videos/play.mp4", headers={"range": "bytes=2-3"})
+    assert (film.status_code, film.content) == (206, b"fi")
+
+
+def test_runs_that_differ_by_seed_become_one_line_with_a_band(browser: Browser) -> None:
+    asked = {"run": ["one", "two", "sweep/a2c"], "column": "rollout/return_mean"}
+    found = browser.get("/api/compare", **asked)
+    (group,) = found["groups"]
+    assert group["label"] == "ppo, CartPole-v1"
+    assert [line["run"] for line in group["lines"]] == ["one", "two"]
+    band = group["band"]
+    assert (band["low"][-1], band["mean"][-1], band["high"][-1]) == (4.0, 8.0, 12.0)
+    assert found["left_out"] == ["sweep/a2c"]
+    (alone,) = browser.get("/api/compare", run="one")["groups"]
+    assert alone["band"] is None
+
+
+def test_groups_are_told_apart_by_the_settings_in_which_they_differ(
+    browser: Browser, runs: Path
+) -> None:
+    make_run(runs / "three", seed=1, gamma=0.5)
+    found = browser.get("/api/compare", run=["one", "three"])
+    assert [group["label"] for group in found["groups"]] == [
+        "ppo, CartPole-v1",
+        "ppo, CartPole-v1, gamma=0.5",
+    ]
+
+
+def test_what_cannot_be_compared_is_refused_in_a_sentence(browser: Browser) -> None:
+    status, why = browser.refused("/api/compare", run="one", over="rollout/return_mean")
+    assert (status, why[:10]) == (400, "the x axis")
+    status, why = browser.refused("/api/compare", run=[f"r{n}" for n in range(51)])
+    assert (status, why) == (400, "51 runs are too many for one picture; choose 50 at most")
+
+
+# --- hostile folders and names --------------------------------------------------------------------
+
+
+NAMES = (
+    "../secret", "..", ".", "", "one/../../secret", "one/..", "/etc", "one//two", "one/", "\0",
+    "one\0", "linked", "nothing", "sweep",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_leads_elsewhere_is_refused(runs: Path, tmp_path: Path, name: str) -> None:
+    make_run(tmp_path / "secret")
+    (runs / "linked").symlink_to(tmp_path / "secret")
+    with pytest.raises(NoRun):
+        Runs(runs).folder(name)
+
+
+@pytest.mark.parametrize("name", ["%2e%2e/secret", "..%2fsecret", "linked", "%00", "%2fetc"])
+def test_a_url_that_leads_elsewhere_is_not_found(
+    browser: Browser, runs: Path, tmp_path: Path, name: str
+) -> None:
+    make_run(tmp_path / "secret")
+    (runs / "linked").symlink_to(tmp_path / "secret")
+    for path in (f"/api/runs/{name}", f"/api/runs/{name}/metrics", f"/api/runs/{name}/videos/a"):
+        assert browser.client.get(path).status_code == 404
+
+
+def test_a_run_folder_that_is_a_symlink_out_is_neither_listed_nor_compared(
+    browser: Browser, runs: Path, tmp_path: Path
+) -> None:
+    make_run(tmp_path / "secret")
+    (runs / "linked").symlink_to(tmp_path / "secret")
+    names = [row["name"] for row in browser.get("/api/runs")["rows"]]
+    assert "linked" not in names
+    assert browser.get("/api/compare", run="linked")["left_out"] == ["linked"]
+    status, why = browser.refused("/api/runs/linked")
+    assert (status, why) == (404, "'linked' leads out of the folder of the runs")
+
+
+@pytest.mark.parametrize("file", ["metrics.csv", "config.json", "play.mp4"])
+def test_a_file_of_a_run_that_is_a_symlink_or_no_file_is_refused(
+    browser: Browser, runs: Path, tmp_path: Path, file: str
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text((runs / "one" / "config.json").read_text())
+    for make in (lambda path: path.symlink_to(secret), os.mkfifo):
+        (runs / "one" / file).unlink(missing_ok=True)
+        make(runs / "one" / file)
+        path = {
+            "metrics.csv": "/api/runs/one/metrics",
+            "config.json": "/api/runs/one",
+            "play.mp4": "/api/runs/one/videos/play.mp4",
+        }[file]
+        assert browser.refused(path)[0] == 404
+        assert browser.client.get("/api/runs").status_code == 200
+
+
+@pytest.mark.parametrize("content", ["", "not json", "[]", '{"algorithm": 1}', "\x00"])
+def test_a_folder_with_another_config_json_is_left_out_of_the_list(
+    browser: Browser, runs: Path, content: str
+) -> None:
+    (runs / "other").mkdir()
+    (runs / "other" / "config.json").write_text(content)
+    assert browser.get("/api/runs")["total"] == 3
+    assert browser.refused("/api/runs/other")[0] == 409
+
+
+def test_markup_in_a_run_is_told_as_text_of_json(browser: Browser, runs: Path) -> None:
+    make_run(runs / "<b>run", env=EVIL)
+    (row,) = browser.get("/api/runs", q="<b>")["rows"]
+    assert (row["name"], row["env"]) == ("<b>run", EVIL)
+    assert browser.client.get("/api/runs").headers["content-type"] == "application/json"
+
+
+def test_the_root_may_be_a_run_itself(runs: Path) -> None:
+    browser = Browser(runs / "one")
+    assert [row["name"] for row in browser.get("/api/runs")["rows"]] == ["one"]
+    assert browser.get("/api/runs/one/metrics")["rows"] == 5
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+
+def test_the_dashboard_loads_no_torch_and_no_environment() -> None:
+    script = (
+        "import sys; import remotely_rl.dashboard.command, remotely_rl.dashboard.groups; "
+        "print([name for name in ('torch', 'gymnasium', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,91 @@
+"""The report: one page, inert whatever the runs hold, with every run in it."""
+
+import hashlib
+import math
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from remotely_rl.dashboard import chart, report
+from remotely_rl.errors import TrainingError
+from tests.remotely_rl.dashboard.folders import make_run
+
+EVIL = '<img src=x onerror="document.title=1">'
+
+
+def test_a_report_has_every_run_and_fetches_nothing(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, seed=n) for n, name in enumerate(("one", "two", "other/one"))]
+    report.write(runs, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    for name in ("one", "two", "one (2)"):
+        assert f"<h2>{name}</h2>" in page
+    assert page.count("<svg") > 5
+    assert "default-src 'none'" in page
+    assert not re.search(r"<script|src=|href=|url\(|@import", page)
+
+
+def test_markup_in_a_run_is_text_in_the_report(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "<i>run", env=EVIL, note=f"</dd>{EVIL}", algorithm=EVIL)
+    report.write([run], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "<img" not in page
+    assert "<i>" not in page
+    assert page.count("&lt;img src=x onerror=") >= 3
+
+
+def test_a_run_without_rows_is_reported_with_its_settings(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rows=0)
+    (run / "metrics.csv").unlink()
+    report.write([run], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "No episode has ended in these runs." in page
+    assert "log_interval_s" in page
+
+
+def test_what_is_no_run_and_a_place_that_cannot_be_written_are_told(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"is not a run folder: it has no config\.json"):
+        report.write([tmp_path], tmp_path / "report.html")
+    run = make_run(tmp_path / "run")
+    with pytest.raises(TrainingError, match="cannot be written"):
+        report.write([run], tmp_path / "nowhere" / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 1.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (0.0, 500.0, [0, 100, 200, 300, 400, 500]),
+        (-0.012, 0.001, [-0.01, -0.005, 0.0]),
+        (3.0, 3.0, [3.0]),
+        (0.0, math.inf, [0.0]),
+    ],
+)
+def test_ticks_are_round_numbers(low: float, high: float, expected: list[float]) -> None:
+    assert chart.ticks(low, high, 5) == pytest.approx(expected)
+
+
+def test_a_chart_draws_what_is_there_from_edge_to_edge() -> None:
+    line = chart.Line([0, 1, 2, None, 4], [0, None, 5, 6, 10])
+    drawn = chart.chart([line], "a & b", 560, 240)
+    assert "<title>a &amp; b</title>" in drawn
+    assert "M56.0 216.0L303.0 112.0L550.0 8.0" in drawn
+    assert chart.chart([chart.Line([1], [None])], "empty") == ""
+    assert "<path" in chart.chart([chart.Line([1, 2], [3, 3])], "flat")
+
+
+@pytest.mark.parametrize(
+    ("name", "sha256"),
+    [
+        (
+            "uPlot.iife.min.js",
+            "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        ),
+        ("uPlot.min.css", "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"),
+    ],
+)
+def test_what_is_vendored_is_uplot_1_6_32_as_it_was_published(name: str, sha256: str) -> None:
+    static = resources.files("remotely_rl.dashboard") / "static"
+    assert hashlib.sha256((static / name).read_bytes()).hexdigest() == sha256
+    assert "MIT License" in (static / "uPlot.LICENSE").read_text()

@@ -1,0 +1,176 @@
+"""Every screen in a real browser: opened, and one thing done on it.
+
+Needs Playwright (`pip install 'remotely-actors[browser]'`) and a Chromium on PATH (on Debian,
+`apt install chromium`); without them these tests are skipped.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.remotely_rl.dashboard.folders import make_run
+from tools.bench_dashboard.__main__ import browser as chromium_path
+
+if not chromium_path():
+    pytest.skip(
+        "screens are not tested: there is no Playwright here, or no Chromium on PATH",
+        allow_module_level=True,
+    )
+
+from playwright.sync_api import Page, expect, sync_playwright
+
+EVIL = '<img src=x onerror="document.title=1">'
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """A page of a dashboard with 450 actors and four runs, past its link."""
+    runs = tmp_path_factory.mktemp("runs")
+    make_run(runs / "ppo-1", rows=50, seed=1)
+    make_run(runs / "ppo-2", rows=60, seed=2, scale=2.0)
+    make_run(runs / "sweep" / "a2c", rows=40, algorithm="a2c", log_interval_s=3600.0)
+    make_run(runs / "evil", rows=3, env=EVIL)
+    served = subprocess.Popen(
+        [sys.executable, "-m", "tools.bench_dashboard.made_up", "450", str(runs)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert served.stdout is not None
+    try:
+        found = re.search(r"(http://\S+)/open\S+", served.stdout.readline())
+        assert found is not None
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        with sync_playwright() as playwright:
+            launched = playwright.chromium.launch(executable_path=chromium_path(), args=sandbox)
+            opened = launched.new_context(base_url=found[1]).new_page()
+            opened.set_default_timeout(60_000)
+            expect.set_options(timeout=60_000)
+            opened.goto(found[0])
+            opened.wait_for_url(f"{found[1]}/")
+            yield opened
+            launched.close()
+    finally:
+        served.send_signal(signal.SIGINT)
+        served.communicate(timeout=60)
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_wrong(page: Page) -> Iterator[None]:
+    """No error in the page, no request to elsewhere, and no markup of a name that took effect."""
+    wrong: list[str] = []
+    home = page.url.partition("/#")[0].rstrip("/")
+
+    def see_request(request: Any) -> None:
+        if not request.url.startswith(home):
+            wrong.append(request.url)
+
+    def see_error(error: Any) -> None:
+        wrong.append(str(error))
+
+    def see_console(message: Any) -> None:
+        if message.type in ("error", "warning"):
+            wrong.append(message.text)
+
+    listeners = (("request", see_request), ("pageerror", see_error), ("console", see_console))
+    for event, listener in listeners:
+        page.on(event, listener)  # type: ignore[call-overload]
+    yield
+    for event, listener in listeners:
+        page.remove_listener(event, listener)
+    assert wrong == []
+    assert "remotely" in page.title()
+
+
+def head(page: Page) -> Any:
+    return page.locator("h1")
+
+
+def test_the_overview_leads_to_the_actors_of_a_class(page: Page) -> None:
+    page.goto("/#/overview")
+    expect(page.get_by_text("10.0.0.1:8010 · 9 machines, 450 actors")).to_be_visible()
+    page.get_by_role("link", name="Evaluator").click()
+    expect(head(page)).to_have_text("Actors")
+    expect(page.get_by_role("status").filter(has_text="of 112")).to_be_visible()
+
+
+def test_machines_are_searched(page: Page) -> None:
+    page.goto("/#/machines")
+    expect(page.locator("tbody tr")).to_have_count(9)
+    page.get_by_role("searchbox").fill("node7")
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_actors_are_sorted_paged_and_searched_by_the_keyboard(page: Page) -> None:
+    page.goto("/#/actors")
+    expect(page.locator("tbody tr")).to_have_count(200)
+    page.get_by_role("button", name="Memory").press("Enter")
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Memory")
+    expect(page.locator("tbody tr").first).to_contain_text("449")
+    page.get_by_role("button", name="Next").press("Enter")
+    expect(page.get_by_text(re.compile("201.400 of 450"))).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("player-7")
+    expect(page.locator("tbody tr")).to_have_count(2)  # 72 and 76
+
+
+def test_an_actor_shows_what_it_prints(page: Page) -> None:
+    page.goto("/#/actors?q=Player-44")
+    page.get_by_role("link", name="Player-44", exact=True).click()
+    expect(head(page)).to_have_text("Player-44")
+    expect(page.get_by_role("log")).to_contain_text("loss 0.25")
+    page.get_by_label("follow").uncheck()
+    expect(page.get_by_text("No flame: flames are of actors on the machine")).to_be_visible()
+
+
+def test_runs_are_chosen_and_compared(page: Page) -> None:
+    page.goto("/#/runs")
+    expect(page.locator("tbody tr")).to_have_count(4)
+    page.get_by_label("Compare ppo-1").check()
+    page.get_by_label("Compare ppo-2").check()
+    page.get_by_role("button", name="Compare 2").click()
+    expect(head(page)).to_have_text("Runs compared")
+    expect(page.get_by_text("mean and range of 2 runs")).to_be_visible()
+    expect(page.locator("canvas")).to_have_count(1)
+    page.get_by_label("over").select_option("time")
+    expect(page.get_by_role("img", name=re.compile("return mean"))).to_be_visible()
+
+
+def test_a_run_shows_its_curves_and_settings(page: Page) -> None:
+    page.goto("/#/runs/sweep/a2c")
+    expect(page.get_by_text(re.compile("a2c · CartPole-v1 · trains now"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("Policy loss: 0.5"))).to_be_visible()
+    page.get_by_text("Settings").click()
+    expect(page.get_by_text("log_interval_s")).to_be_visible()
+
+
+def test_markup_in_a_run_stays_text(page: Page) -> None:
+    page.goto("/#/runs/evil")
+    expect(page.get_by_text(EVIL).first).to_be_visible()
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_the_theme_changes_and_stays(page: Page) -> None:
+    page.goto("/#/overview")
+    button = page.get_by_role("button", name=re.compile("Theme"))
+    button.click()
+    button.click()
+    expect(page.locator("html[data-theme=dark]")).to_have_count(1)
+    page.reload()
+    expect(page.locator("html[data-theme=dark]")).to_have_count(1)
+    button.click()
+
+
+@pytest.mark.parametrize("screen", ["overview", "actors", "runs", "runs/ppo-1"])
+def test_nothing_is_wider_than_a_phone(page: Page, screen: str) -> None:
+    page.set_viewport_size({"width": 380, "height": 740})
+    page.goto(f"/#/{screen}")
+    expect(head(page)).to_be_visible()
+    expect(page.locator("tbody tr, canvas").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    page.set_viewport_size({"width": 1200, "height": 800})

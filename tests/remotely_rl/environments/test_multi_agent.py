@@ -1,0 +1,220 @@
+"""Games of several agents as rows of a vector environment."""
+
+import functools
+from typing import Any
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from remotely_rl import MultiAgent, environments
+from remotely_rl.environments import Environments, Episode, name_of
+from remotely_rl.errors import TrainingError
+from tests.remotely_rl.agent_toys import Party, Race
+
+
+def playing(script: str, count: int = 1, **more: Any) -> Environments:
+    """So many games with this script, just begun."""
+    separate = more.pop("separate", False)
+    make = functools.partial(Party, script, **more)
+    envs = environments.make(MultiAgent(make, separate=separate), count)
+    envs.reset(1)
+    return envs
+
+
+def games_of(envs: Environments) -> list[Party]:
+    vector: Any = envs.vector
+    games: list[Party] = vector.games
+    return games
+
+
+def play(envs: Environments, steps: int) -> list[environments.Step]:
+    return [envs.step(np.arange(envs.num_envs) % 3) for _ in range(steps)]
+
+
+def bits(rows: list[environments.Step], field: str) -> list[str]:
+    """A word for each step, a digit for each agent."""
+    return ["".join(str(int(bit)) for bit in getattr(row, field)) for row in rows]
+
+
+def test_each_agent_is_a_row_with_its_own_observation_action_and_reward() -> None:
+    envs = playing("abc abc ABC", count=2)
+    assert envs.num_envs == 6
+    first, last = play(envs, 2)
+    assert first.obs.tolist() == [[1, 0], [1, 1], [1, 2]] * 2
+    assert first.reward.tolist() == [1, 101, 1] * 2
+    assert last.obs.tolist() == [[2, 0], [2, 1], [2, 2]] * 2
+    assert bits([first, last], "terminated") == ["000000", "111111"]
+    assert [game.taken for game in games_of(envs)] == [[{"a": 0, "b": 1, "c": 2}] * 2] * 2
+
+
+def test_when_the_last_agent_has_ended_the_next_step_begins_another_game_for_all() -> None:
+    rows = play(playing("abc abc ABC"), 6)
+    assert bits(rows, "valid") == ["111", "111", "000"] * 2
+    assert bits(rows, "begins") == ["000", "000", "111"] * 2
+    assert [row.obs[0, 0] for row in rows] == [1, 2, 0] * 2
+
+
+def test_an_agent_that_is_dead_has_no_experience_until_the_next_game() -> None:
+    envs = playing("abc aBc ac AC")
+    rows = play(envs, 5)
+    assert bits(rows, "terminated")[:3] == ["010", "010", "111"]
+    assert bits(rows, "valid") == ["111", "101", "101", "000", "111"]
+    assert rows[1].reward.tolist() == [2, 0, 2]
+    assert games_of(envs)[0].taken[1].keys() == {"a", "c"}
+
+
+def test_an_agent_that_appears_begins_with_what_it_sees_first() -> None:
+    rows = play(playing("ab abc abc ABC"), 3)
+    assert bits(rows, "valid") == ["110", "111", "111"]
+    assert rows[0].begins.tolist() == [False, False, True]
+    assert rows[0].obs[2].tolist() == [1, 2]
+    assert bits(rows, "terminated") == ["000", "000", "111"]
+
+
+def test_an_agent_may_come_back() -> None:
+    rows = play(playing("ab Ab b ab AB"), 5)
+    assert bits(rows, "valid") == ["110", "010", "010", "110", "000"]
+
+
+def test_an_agent_that_is_gone_without_a_word_is_cut_off_where_it_was_seen_last() -> None:
+    rows = play(playing("abc ac AC"), 2)
+    assert bits(rows, "truncated") == ["010", "000"]
+    assert bits(rows, "valid") == ["111", "101"]
+    assert rows[0].obs[1].tolist() == [0, 1]
+
+
+def test_an_episode_is_a_game_whose_score_is_the_mean_of_its_agents() -> None:
+    envs = playing("ab aBc ac AC", count=2)
+    play(envs, 8)
+    # a: 1 + 2 + 3; b: 101; c is not seen before the first step: 2 + 3
+    episode = Episode(float(np.mean([6, 101, 5])), 3)
+    assert envs.pop_episodes_by_environment() == [(0, episode), (1, episode)] * 2
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_masks_are_those_of_agents_that_act(separate: bool) -> None:
+    envs = playing("ab abc ABC", masked=True, separate=separate)
+    (row, _) = play(envs, 2)
+    assert row.obs["action_mask"].astype(int).tolist() == np.eye(3).tolist()
+    seen = row.obs["observation"]
+    assert ("agent_index" in seen) == separate
+    mask = games_of(envs)[0].observe("a")["action_mask"]
+    mask[:] = 0  # what was seen is not a view
+    assert row.obs["action_mask"].any(1).all()
+
+
+def test_where_agents_are_separate_each_observation_says_whose_it_is() -> None:
+    (row,) = play(playing("abc ABC", count=2, separate=True), 1)
+    assert row.obs["agent_index"].tolist() == [0, 1, 2] * 2
+    assert row.obs["observation"].tolist() == [[1, 0], [1, 1], [1, 2]] * 2
+
+
+def test_what_a_row_was_is_not_changed_by_the_next_step() -> None:
+    first, second = play(playing("abc abc ABC"), 2)
+    assert first.obs[0, 0] == 1
+    assert second.obs[0, 0] == 2
+    assert first.terminated.tolist() == [False] * 3
+
+
+def test_each_episode_of_a_game_has_a_seed_of_its_own_and_the_same_the_next_time() -> None:
+    seeds = []
+    for _ in range(2):
+        envs = playing("abc ABC", count=2)
+        play(envs, 4)
+        seeds.append([game.seeds for game in games_of(envs)])
+    assert seeds[0] == seeds[1]
+    assert [of_game[0] for of_game in seeds[0]] == [1, 4]
+    assert len({seed for of_game in seeds[0] for seed in of_game}) == 6
+
+
+def test_games_that_are_to_differ_are_reset_whole() -> None:
+    envs = playing("abc abc abc ABC", count=3)
+    envs.decorrelate(3, [np.random.default_rng(3)])
+    ages = [game.now for game in games_of(envs)]
+    assert len(set(ages)) > 1
+    half = np.array([True, False, False] * 3)
+    with pytest.raises(ValueError, match="the agents of a game begin together"):
+        envs.vector.reset(options={"reset_mask": half})
+
+
+def test_games_are_pictures_and_are_closed() -> None:
+    envs = playing("abc abc ABC", count=2)
+    play(envs, 1)
+    pictures: Any = envs.vector.render()
+    assert pictures is not None
+    assert [picture[0, 0, 0] for picture in pictures] == [1, 1]
+    assert envs.vector.metadata["render_fps"] == 7
+    games = games_of(envs)
+    envs.close()
+    assert all(game.is_closed for game in games)
+
+
+def test_games_go_on_where_they_were_pickled() -> None:
+    envs = playing("abc aBc ac AC")
+    play(envs, 1)
+    copy = cloudpickle.loads(cloudpickle.dumps(envs))
+    here, there = play(envs, 4), play(copy, 4)
+    for field in environments.Step._fields:
+        for one, other in zip(here, there, strict=True):
+            assert (getattr(one, field) == getattr(other, field)).all()
+
+
+class Unnamed(Party):
+    possible_agents = ()
+
+
+class Mixed(Party):
+    def action_space(self, agent: str) -> gymnasium.Space[Any]:
+        return spaces.Discrete(4 if agent == "c" else 3)
+
+
+class Lone(gymnasium.Env[Any, Any]):
+    def close(self) -> None:
+        pass
+
+
+class Longer(Party):
+    def observe(self, agent: str) -> Any:
+        return np.zeros(3, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (Unnamed, "has no possible_agents: let that be a list of all agents"),
+        (Mixed, r"the actions of agent 'c' are Discrete\(4\), and those of 'a' Discrete\(3\)"),
+        (Race, r"take turns \(an AECEnv\).*use its parallel_env, or pettingzoo.utils.aec_to_para"),
+        (Lone, "is a gymnasium.Env, which has one agent"),
+    ],
+)
+def test_what_is_no_parallel_environment_is_refused_with_what_to_do(make: Any, says: str) -> None:
+    with pytest.raises(TrainingError, match=says):
+        MultiAgent(make)
+
+
+def test_an_observation_that_is_not_of_its_space_is_refused_by_the_name_of_the_agent() -> None:
+    envs = environments.make(MultiAgent(Longer), 1)
+    with pytest.raises(TrainingError, match=r"agent 'a': the observation has shape \(3,\)"):
+        envs.reset(1)
+
+
+@pytest.mark.parametrize(("make", "how"), [(Party, "MultiAgent"), (Race, "SelfPlay")])
+def test_several_agents_in_place_of_one_are_refused_with_how_to_pass_them(
+    make: Any, how: str
+) -> None:
+    with pytest.raises(TrainingError, match=rf"several agents.*env=remotely_rl.{how}\(...\)"):
+        environments.make(make, 1)
+
+
+def test_a_run_is_named_for_the_game() -> None:
+    def parallel_env(players: int = 3) -> Party:
+        game = Party()
+        game.metadata = {"name": "party_v2"}
+        return game
+
+    assert name_of(MultiAgent(Party)) == "Party"
+    assert name_of(MultiAgent(parallel_env)) == "party_v2"
+    assert name_of(MultiAgent(functools.partial(parallel_env, players=2))) == "party_v2(players=2)"

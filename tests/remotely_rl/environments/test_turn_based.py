@@ -1,0 +1,139 @@
+"""Turn-based games as environments of one of their players."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from remotely_rl.environments import Environments, Episode
+from remotely_rl.environments.turn_based import Choice, Turn, TurnBased
+from remotely_rl.errors import TrainingError
+from tests.remotely_rl.agent_toys import Race
+
+
+class Diary:
+    """An opponent that always takes one step, and writes down what it was asked."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.asked: list[list[int]] = []
+        self.turns: list[Turn] = []
+
+    def begin(self, game: int, random: np.random.Generator) -> None:
+        self.begun.append(game)
+
+    def act(
+        self, games: Sequence[int], turns: Sequence[Turn], random: np.random.Generator
+    ) -> Sequence[Any]:
+        self.asked.append(list(games))
+        self.turns += turns
+        return [0] * len(games)
+
+
+def begun(opponent: Any, count: int = 1, **race: Any) -> Environments:
+    envs = Environments(TurnBased(functools.partial(Race, **race), count, opponent))
+    envs.reset(1)
+    return envs
+
+
+def left(row: Any) -> list[float]:
+    """How far each game is from its end, as its row has it."""
+    numbers: list[float] = row["observation"]["observation"][:, 0].tolist()
+    return numbers
+
+
+def test_a_step_is_ones_own_move_and_those_of_the_others_until_the_next_turn() -> None:
+    envs = begun(Diary(), length=7)
+    assert left(envs.step(np.array([1])).obs) == [4.0]  # two steps, and one of the other
+    envs = begun(Diary(), length=9, players=3)
+    assert left(envs.step(np.array([1])).obs) == [5.0]
+
+
+def test_the_seat_is_another_one_in_the_next_game_and_in_the_game_beside_it() -> None:
+    envs = begun(Diary(), count=2, length=3)
+    games: Any = envs.vector.games
+    for _ in range(12):
+        envs.step(np.array([0, 0]))
+    seats = [[who for who, _ in game.moves] for game in games]
+    assert seats[0][:3] == seats[1][:3] == ["player_0", "player_1", "player_0"]
+    # Who wins is who began, whoever that is; the learner begins in every second game.
+    scores = [[episode.score for g, episode in envs.pop_episodes_by_environment() if g == which]
+              for which in (0, 1)]  # fmt: skip
+    assert not scores[1] or scores[0] != scores[1]
+
+
+def test_a_win_is_the_reward_of_the_last_step_and_so_is_a_loss() -> None:
+    envs = begun(Diary(), count=2, length=3)
+    # In the second game the other has begun: 2 are left, and both win at once.
+    assert left(envs.reset(1)) == [3.0, 2.0]
+    row = envs.step(np.array([2, 1]))
+    assert row.reward.tolist() == [1.0, 1.0]
+    assert row.terminated.all()
+    envs = begun(Diary(), length=2)
+    row = envs.step(np.array([0]))
+    assert (row.reward.item(), row.terminated.item()) == (-1.0, True)
+    assert envs.pop_episodes() == [Episode(-1.0, 1)]
+
+
+def test_the_step_after_the_end_begins_another_game_and_is_no_experience() -> None:
+    envs = begun(Diary(), length=2)
+    rows = [envs.step(np.array([0])) for _ in range(3)]
+    assert [row.valid.item() for row in rows] == [True, False, True]
+    assert [row.begins.item() for row in rows] == [False, True, False]
+    assert left(rows[1].obs) == [1.0]  # the other one has begun
+
+
+@pytest.mark.parametrize("masks_in_info", [False, True])
+def test_masks_are_told_to_the_learner_and_to_the_others(masks_in_info: bool) -> None:
+    diary = Diary()
+    envs = begun(diary, length=4, masks_in_info=masks_in_info)
+    row = envs.step(np.array([0]))
+    assert row.obs["action_mask"].tolist() == [[True, True, False]]
+    assert [turn.mask.tolist() for turn in diary.turns] == [[1, 1, 1]]
+
+
+def test_the_others_are_asked_together_in_all_games_where_it_is_their_turn() -> None:
+    diary = Diary()
+    envs = begun(diary, count=3, length=9)
+    assert sorted(diary.begun) == [0, 1, 2]
+    assert diary.asked == [[1]]  # which begins there
+    envs.step(np.zeros(3, np.int64))
+    assert diary.asked[1] == [0, 1, 2]
+
+
+def test_a_game_that_ends_before_the_first_turn_is_no_episode() -> None:
+    envs = begun(Diary(), count=2, length=1)  # who begins has won
+    rows = [envs.step(np.zeros(2, np.int64)) for _ in range(5)]
+    assert [row.valid[0].item() for row in rows] == [True, False, False, True, False]
+    assert [row.valid[1].item() for row in rows] == [False, True, False, False, True]
+    assert envs.pop_episodes() == [Episode(1.0, 1)] * 4
+
+
+def test_an_opponent_is_any_function_of_what_a_player_sees() -> None:
+    def whole(obs: Any, mask: Any, random: np.random.Generator) -> int:
+        assert obs["action_mask"] is mask
+        return int(np.flatnonzero(mask)[-1])
+
+    envs = begun(Choice(whole), length=7)
+    assert left(envs.step(np.array([0])).obs) == [3.0]
+
+
+def test_games_go_on_where_they_were_pickled() -> None:
+    envs = begun(Choice(lambda obs, mask, random: random.integers(mask.sum())), count=4, length=30)
+    copy = cloudpickle.loads(cloudpickle.dumps(envs))
+    for _ in range(20):
+        one, other = (envs.step(np.zeros(4, np.int64)) for envs in (envs, copy))
+        assert left(one.obs) == left(other.obs)
+
+
+def test_an_observation_that_is_not_of_its_space_is_refused_by_the_name_of_the_player() -> None:
+    class Longer(Race):
+        def last(self) -> Any:
+            obs, *rest = super().last()
+            return {**obs, "observation": np.zeros(2, np.float32)}, *rest
+
+    with pytest.raises(TrainingError, match=r"player 'player_0': .* has shape \(2,\)"):
+        Environments(TurnBased(Longer, 1, Diary())).reset(1)

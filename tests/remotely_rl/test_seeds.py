@@ -1,0 +1,262 @@
+"""A run for each of several seeds: which, how many at a time, continued, stopped, summed up."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from remotely_rl import TrainingError, ppo, seeds
+from remotely_rl.cli import main
+from remotely_rl.learning import threads
+from remotely_rl.runs import metrics, run_folder
+from remotely_rl.seeds import Outcome, Processes
+
+TINY = [
+    "ppo", "--env=CartPole-v1", "--actors=1", "--envs-per-actor=2", "--batch-rows=32",
+    "--no-normalize-advantage", "--device=cpu",
+]  # fmt: skip
+
+
+def invoke(*command: str) -> Result:
+    return CliRunner().invoke(main, command)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("1-5", [1, 2, 3, 4, 5]), ("1,2,7", [1, 2, 7]), ("7", [7]), ("9, 1-3", [9, 1, 2, 3])],
+)
+def test_seeds_are_named_one_by_one_or_from_to(text: str, named: list[int]) -> None:
+    assert seeds.numbers(text) == named
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "--seeds needs numbers as 1-5 or 1,2,7, not ''"),
+        ("5-1", "not '5-1'"),
+        ("one", "not 'one'"),
+        ("1-3,2", "--seeds 1-3,2 names a seed twice"),
+    ],
+)
+def test_what_names_no_seeds_is_told(text: str, said: str) -> None:
+    with pytest.raises(TrainingError) as refused:
+        seeds.numbers(text)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("cores", "actors", "asked", "count"),
+    [
+        (2, 2, None, 1),
+        (2, 1, None, 1),
+        (16, 2, None, 5),
+        (64, 2, None, 9),
+        (2, 2, 4, 4),
+        (2, 2, 99, 9),
+    ],
+)
+def test_as_many_runs_train_at_a_time_as_there_are_cores_for_unless_told_otherwise(
+    cores: int, actors: int, asked: int | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "cores", lambda: cores)
+    monkeypatch.delenv("REMOTELY_ADDRESS", raising=False)
+    config = ppo.Config(actors=actors, device="cpu")
+    found, why = seeds.at_once(config, 9, asked)
+    assert found == count
+    assert (f"there are {cores} cores" in why) == (asked is None)
+
+
+def test_the_table_has_a_line_for_each_and_the_mean_of_those_that_are_over() -> None:
+    first = Outcome(1, "100 steps are done", True, False, 10.0, 12.0, 100, 61.0)
+    second = first._replace(seed=2, return_mean=20.0)
+    third = Outcome(3, "failed, with status 1", False, True)
+    _, one, _, three, mean = seeds.table([first, second, third])
+    assert one.split(maxsplit=5) == ["1", "10.00", "12.00", "100", "0:01:01", "100 steps are done"]
+    assert three.split(maxsplit=5) == ["3", "-", "-", "0", "0:00:00", "failed, with status 1"]
+    # The deviation is 7.07, of a mean of two 5, and Student's t 12.71.
+    assert mean == "mean return 15.00 ± 63.55 (95 %) of 2 runs"
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+EXIT = "import sys; print('begun', flush=True); sys.exit(int(sys.argv[1]))"
+SLEEP = "import sys, time; print('begun', flush=True); time.sleep(600)"
+
+
+def test_each_command_is_a_process_whose_lines_are_said_with_its_seed() -> None:
+    said: list[str] = []
+    ended = Processes(2, said.append, EXIT).run({4: ["0"], 5: ["3"]}, lambda seed, code: True)
+    assert ended == {4: 0, 5: 3}
+    assert sorted(said) == ["seed 4: begun", "seed 5: begun"]
+
+
+def test_no_other_one_begins_when_one_may_not_go_on() -> None:
+    several = Processes(1, print, EXIT)
+    ended = several.run({1: ["0"], 2: ["2"], 3: ["0"]}, lambda seed, code: code == 0)
+    assert ended == {1: 0, 2: 2}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_all_that_run_and_no_other_one_begins(number: signal.Signals) -> None:
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if said == ["seed 1: begun", "seed 2: begun"] or said == ["seed 2: begun", "seed 1: begun"]:
+            os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    several = Processes(2, say, SLEEP)
+    ended = several.run({1: [], 2: [], 3: []}, lambda seed, code: True)
+    assert set(ended) == {1, 2}
+    assert set(ended.values()) <= {-number, 1}  # KeyboardInterrupt
+    assert several.is_stopped
+    assert signal.getsignal(number) == before
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, local: None, no_curve: None) -> list[list[str]]:
+    """Commands run in this process, one after another; returns those that have."""
+    ran: list[list[str]] = []
+
+    def run(its: Any, commands: seeds.Commands, may_go_on: Any) -> dict[int, int]:
+        codes = {}
+        for seed, words in commands.items():
+            ran.append([*words])
+            codes[seed] = invoke(*words).exit_code
+            if not may_go_on(seed, codes[seed]):
+                break
+        return codes
+
+    monkeypatch.setattr(Processes, "run", run)
+    return ran
+
+
+def test_each_seed_has_a_run_beside_the_others_which_go_on_or_stay_as_they_are(
+    here: list[list[str]], tmp_path: Path
+) -> None:
+    run = tmp_path / "runs"
+    words = ["train", *TINY, "--run", str(run)]
+    done = invoke(*words, "--seeds", "1,2", "--total-steps", "64")
+    assert done.exit_code == 0, done.output
+    for seed, command in zip((1, 2), here, strict=True):
+        assert command[:2] == ["train", "ppo"]
+        assert command[-2:] == [f"--seed={seed}", f"--run={run / f'seed-{seed}'}"]
+        assert set(command[2:-2]) == {*TINY[1:], "--total-steps=64"}
+    assert {path.name for path in run.iterdir()} == {"seed-1", "seed-2", "curve.png"}
+    assert [run_folder.read(run / f"seed-{seed}").config["seed"] for seed in (1, 2)] == [1, 2]
+    assert done.output.count("64 steps are done") == 2
+    assert "(95 %) of 2 runs" in done.output
+
+    del here[:]
+    done = invoke(*words, "--seeds", "1-3", "--total-steps", "64")
+    assert [command[-1] for command in here] == [f"--run={run / 'seed-3'}"]
+    assert "seed 1 is over already" in done.output
+
+    del here[:]
+    done = invoke(*words, "--seeds", "2", "--total-steps", "128")
+    assert [command[-1] for command in here] == [f"--resume={run / 'seed-2'}"]
+    assert metrics.read(run / "seed-2" / "metrics.csv")[-1]["time/env_steps"] >= 128
+
+
+def test_without_a_folder_one_is_made_in_runs(
+    here: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke("train", *TINY, "--seeds=7", "--total-steps=64").exit_code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "seed-7" / "checkpoint.pt").exists()
+
+
+def test_a_run_that_fails_before_its_folder_is_made_is_the_last(
+    here: list[list[str]], tmp_path: Path
+) -> None:
+    words = [*TINY, "--seeds", "1-3", "--total-steps=64", "--run", str(tmp_path / "runs")]
+    done = invoke("train", *words, "--model", "nowhere.py:Model")
+    assert done.exit_code == 1
+    assert len(here) == 1
+    assert "failed, with status 2" in done.output
+    assert done.output.count("not begun") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seeds", "1-2"], "each run of --seeds needs an end: --total-steps, --minutes or"),
+        (["--seeds", "x", "--minutes", "1"], "--seeds needs numbers as 1-5 or 1,2,7, not 'x'"),
+        (["--seeds", "1", "--seed", "2"], "--seeds gives each run its seed: leave out --seed"),
+        (["--seeds", "1", "--resume", "r"], "--seeds resumes what is in its --run DIR: leave out"),
+        (["--at-once", "2"], "--at-once is how many runs of --seeds are trained at a time"),
+        (["--seeds", "1", "--at-once", "0"], "0 is not in the range x>=1"),
+        (["--seeds", "1", "--minutes", "-1"], "minutes must be at least 0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_trained_is_told_before_anything_is_made(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    done = invoke("train", "ppo", *words, "--run", str(tmp_path / "runs"))
+    assert done.exit_code == 2
+    assert said in done.output
+    assert not (tmp_path / "runs").exists()
+
+
+def kept(run: Path, **settings: Any) -> None:
+    run.mkdir(parents=True, exist_ok=True)
+    run_folder.create(run, "ppo", ppo.Config(env="CartPole-v1", **settings))
+
+
+def test_a_run_with_other_settings_is_not_continued(tmp_path: Path) -> None:
+    run = tmp_path / "seed-1"
+    kept(run, gamma=0.9, minutes=1, seed=1)
+    (run / "checkpoint.pt").touch()
+    seeds.check_continues(run, ppo.Config(env="CartPole-v1", gamma=0.9, minutes=5))
+    with pytest.raises(TrainingError, match=r"seed-1 was trained with gamma=0.9, and not 0.99: "):
+        seeds.check_continues(run, ppo.Config(env="CartPole-v1"))
+    with pytest.raises(TrainingError, match="with env=CartPole-v1, and not Acrobot-v1: give --env"):
+        seeds.check_continues(run, ppo.Config(env="Acrobot-v1", gamma=0.9))
+
+
+def test_a_run_without_a_checkpoint_and_a_folder_that_is_a_run_are_told(tmp_path: Path) -> None:
+    kept(tmp_path / "seed-1")
+    with pytest.raises(TrainingError, match="seed-1 has no checkpoint to go on from: remove it"):
+        seeds.check_continues(tmp_path / "seed-1", ppo.Config(env="CartPole-v1"))
+    with pytest.raises(TrainingError, match="seed-1 is a run itself: --seeds needs another"):
+        seeds.check_continues(tmp_path / "seed-1" / "seed-1", ppo.Config(env="CartPole-v1"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_ctrl_c_ends_all_runs_in_good_order_and_once_more_goes_on(tmp_path: Path) -> None:
+    run = tmp_path / "runs"
+    words = [*TINY, "--seeds=1-2", "--at-once=2", "--log-interval-s=1", f"--run={run}"]
+    command = [sys.executable, "-m", "remotely_rl.cli", "train", *words]
+    training = subprocess.Popen(
+        [*command, "--minutes=50"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert training.stdout is not None
+    said: list[str] = []
+    while {line[:7] for line in said if "games)" in line} != {"seed 1:", "seed 2:"}:
+        said.append(training.stdout.readline())
+        assert said[-1], "ended too early: " + "".join(said)
+    os.killpg(training.pid, signal.SIGINT)  # as a terminal does
+    rest, _ = training.communicate(timeout=120)
+    assert training.returncode == 0, rest
+    assert rest.count("stopped by SIGINT") == 2
+    assert rest.count("not over") == 2
+    assert rest.splitlines()[-1] == f"the same command with --run {run} goes on"
+    steps = run_folder.load_checkpoint(run / "seed-1" / "checkpoint.pt")["counters"]["env_steps"]
+
+    done = subprocess.run(
+        [*command, f"--total-steps={steps + 64}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "of 2 runs" in done.stdout

@@ -1,0 +1,1 @@
+"""How fast the dashboard is, on clusters and runs that are made up."""

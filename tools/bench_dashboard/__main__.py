@@ -1,0 +1,239 @@
+"""The dashboard's speed, weight and memory, beside what each is to reach.
+
+    python -m tools.bench_dashboard            # two minutes
+    python -m tools.bench_dashboard --write    # into docs/dashboard.md
+
+Without Playwright and Chromium, what the browser sees is left out.
+
+The cluster and the runs are made up (made_up.py); page, server and files are the real ones.  Each
+figure is a median of ROUNDS.  Run it on a machine that does nothing else.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.cookiejar import CookieJar
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tools import tables
+from tools.bench.benchmark import ROOT
+from tools.bench_dashboard.made_up import make_runs
+
+ROUNDS = 7
+LOOK_S = 30.0  # for how long the load of one viewer is measured
+BEGIN, END = "<!-- speed -->", "<!-- end -->"
+
+
+class Served:
+    """A dashboard in a process of its own, and a client with its cookie."""
+
+    def __init__(self, process: "subprocess.Popen[str]", link: str) -> None:
+        self.process = process
+        self.link = link
+        self.base = link.partition("/open")[0]
+        cookies = urllib.request.HTTPCookieProcessor(CookieJar())
+        self._opener = urllib.request.build_opener(cookies)
+
+    def open(self) -> None:
+        self.get(self.link.removeprefix(self.base))
+
+    def get(self, path: str, **query: Any) -> bytes:
+        words = urllib.parse.urlencode(query, doseq=True)
+        with self._opener.open(f"{self.base}{path}{'?' * bool(words)}{words}") as answer:
+            content: bytes = answer.read()
+        return content
+
+    def next_link(self) -> str:
+        """Read the link that is printed after one was used."""
+        assert self.process.stdout is not None
+        return _link(self.process.stdout.readline())
+
+    def rss_mb(self) -> float:
+        return float(psutil.Process(self.process.pid).memory_info().rss) / 2**20
+
+    def cpu_s(self) -> float:
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
+
+
+def _note_url(urls: list[str], request: Any) -> None:
+    urls.append(request.url)
+
+
+def _link(line: str) -> str:
+    found = re.search(r"http://\S+", line)
+    assert found, line
+    return found[0]
+
+
+@contextlib.contextmanager
+def served(actors: int, runs: Path) -> Iterator[Served]:
+    command = [sys.executable, "-m", "tools.bench_dashboard.made_up", str(actors), str(runs)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    try:
+        dashboard = Served(process, _link(process.stdout.readline()))
+        process.stdout.readline()  # that the link works once
+        yield dashboard
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+        process.stdout.close()
+
+
+def median_ms(action: Callable[[], object]) -> float:
+    times = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        action()
+        times.append((time.perf_counter() - began) * 1000)
+    return statistics.median(times)
+
+
+def browser() -> str:
+    """Return where Chromium is; empty if it, or Playwright, is not there."""
+    with contextlib.suppress(ImportError):
+        import playwright  # noqa: F401, PLC0415 - an extra of its own
+
+        names = ("chromium", "chromium-browser", "google-chrome")
+        return next((path for name in names if (path := shutil.which(name))), "")
+    return ""
+
+
+PAINT = """() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"""
+
+
+def painted(dashboard: Served) -> tuple[float, int, int]:
+    """Return milliseconds to the first paint of the actors' page, its bytes, foreign requests."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - as above
+
+    paints, weights, foreign = [], [], 0
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=browser(), args=["--no-sandbox"] if os.geteuid() == 0 else []
+        )
+        link = dashboard.link
+        for _ in range(ROUNDS):
+            context = chromium.new_context()  # with an empty cache
+            page = context.new_page()
+            page.goto(link)
+            page.wait_for_url(f"{dashboard.base}/")
+            link = dashboard.next_link()
+            page.close()
+            cookies = context.cookies()
+            context.close()
+            context = chromium.new_context()
+            context.add_cookies(cookies)  # type: ignore[arg-type]
+            page = context.new_page()
+            session = context.new_cdp_session(page)
+            session.send("Network.enable")
+            sizes: list[float] = []
+            urls: list[str] = []
+            session.on(
+                "Network.loadingFinished", lambda e, s=sizes: s.append(e["encodedDataLength"])
+            )
+            page.on("request", partial(_note_url, urls))
+            page.goto(f"{dashboard.base}/#/actors")
+            page.wait_for_selector("tbody tr:nth-child(200)")
+            paints.append(float(page.evaluate(PAINT)))
+            weights.append(int(sum(sizes)))
+            foreign += sum(not url.startswith(dashboard.base) for url in urls)
+            context.close()
+        chromium.close()
+    return statistics.median(paints), int(statistics.median(weights)), foreign
+
+
+def measured(folder: Path) -> list[list[str]]:
+    """Measure everything; return the rows of the table."""
+    rows: list[list[str]] = []
+
+    def tell(what: str, figure: str, reach: str) -> None:
+        print(f"{what}: {figure} (to reach: {reach})", flush=True)
+        rows.append([what, figure, reach])
+
+    runs, long = folder / "runs", folder / "long"
+    make_runs(runs, 200, 10_000)
+    make_runs(long, 1, 1_000_000)
+    with served(1000, runs) as dashboard:
+        if browser():
+            paint_ms, weight, foreign = painted(dashboard)
+            tell("first contentful paint, 1,000 actors", f"{paint_ms:.0f} ms", "< 300 ms")
+            tell("weight of that page", f"{weight / 1000:.0f} kB", "< 150 kB")
+            tell("requests to elsewhere", str(foreign), "0")
+        else:
+            print("no Playwright or no Chromium: paint and weight are not measured")
+    with served(1000, runs) as dashboard:
+        dashboard.open()
+        stream = dashboard._opener.open(f"{dashboard.base}/api/events")
+        stream.readline()
+        before = dashboard.cpu_s()
+        time.sleep(LOOK_S)
+        load = (dashboard.cpu_s() - before) / LOOK_S
+        stream.close()
+        tell("dashboard with one viewer, 1,000 actors", f"{load:.2%} of a core", "< 1 %")
+        list_ms = median_ms(lambda: dashboard.get("/api/runs"))
+        tell("list of 200 runs of 10,000 rows", f"{list_ms:.0f} ms", "< 500 ms")
+        ten = [f"ppo-{n:03}" for n in range(10)]
+        ten_ms = median_ms(lambda: dashboard.get("/api/compare", run=ten))
+        tell("ten curves of 10,000 rows", f"{ten_ms:.0f} ms", "< 300 ms")
+        first = json.loads(dashboard.get("/api/runs/ppo-000/metrics"))
+        line = (runs / "ppo-000" / "metrics.csv").read_text().splitlines()[-1]
+        with (runs / "ppo-000" / "metrics.csv").open("a") as file:
+            file.write(f"{line}\r\n")
+        tick = dashboard.get(
+            "/api/runs/ppo-000/metrics", file=first["file"], from_byte=first["next_byte"]
+        )
+        tell("live tick of a run", f"{len(tick)} B", "< 5 kB")
+    with served(10_000, runs) as dashboard:
+        dashboard.open()
+        look = {"sort": "-rss", "q": "player node1"}
+        actors_ms = median_ms(lambda: dashboard.get("/api/actors", **look))
+        tell("10,000 actors, sorted and searched", f"{actors_ms:.0f} ms", "< 100 ms")
+    with served(0, long) as dashboard:
+        dashboard.open()
+        dashboard.get("/api/runs")
+        began, highest = dashboard.rss_mb(), 0.0
+        for _ in range(2):
+            dashboard.get("/api/runs/ppo-000/metrics", points=600)
+            highest = max(highest, dashboard.rss_mb())
+        tell("memory over 1,000,000 rows", f"{highest:.0f} MB, {began:.0f} before", "< 60 MB, flat")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.bench_dashboard",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--write", action="store_true", help="put the table into docs/dashboard.md")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-dashboard-") as folder:
+        rows = measured(Path(folder))
+    if options.write:
+        page = ROOT / "docs" / "dashboard.md"
+        text = page.read_text(encoding="utf-8")
+        before, _, rest = text.partition(BEGIN)
+        _, _, after = rest.partition(END)
+        filled = tables.table(["measure", "figure", "to reach"], rows)
+        page.write_text(f"{before}{BEGIN}\n{filled}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

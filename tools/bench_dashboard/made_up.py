@@ -1,0 +1,121 @@
+"""A dashboard whose cluster and runs are made up, for measurements and for tests of its screens.
+
+    python -m tools.bench_dashboard.made_up ACTORS RUNS-FOLDER
+
+It prints its link, as `remotely-rl dashboard` does, and how many questions it was asked when it
+ends.  The page, the server and the files are the real ones; there is no master.
+"""
+
+import json
+import math
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+
+from remotely.dashboard import app, server
+from remotely.protocol import control
+from remotely.protocol.resources import Resources
+from remotely_rl.dashboard.panel import panel
+
+PER_MACHINE = 50
+HEAD = (
+    "time/seconds,time/env_steps,time/updates,time/steps_per_second,rollout/episodes,"
+    "rollout/return_mean,rollout/return_max,rollout/episode_length_mean,train/policy_loss,"
+    "train/value_loss,train/entropy,train/staleness_mean,train/staleness_max,time/environment_s,"
+    "time/inference_s,time/learning_s,time/waiting_s,time/idle_s,train/staleness_min,"
+    "rollout/return_interval,train/learning_rate,train/approx_kl,train/grad_norm,"
+    "train/rewards_clipped,train/temperature\r\n"
+)
+
+
+class MadeUp:
+    """A cluster of so many actors, whose figures change with each question."""
+
+    def __init__(self, actors: int) -> None:
+        self.asked = 0
+        self._actors = actors
+
+    def ask_status(self) -> "Future[control.Status]":
+        self.asked += 1
+        machines = range(math.ceil(self._actors / PER_MACHINE))
+        workers = [self._worker(n) for n in machines]
+        answer: Future[control.Status] = Future()
+        answer.set_result(control.Status(ticket=1, workers=workers, clients=[], waiting=0))
+        return answer
+
+    def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]":
+        answer: Future[control.LogPiece] = Future()
+        text = "" if offset > 0 else f"update 1 of {actor}: loss 0.25\n"
+        piece = control.LogPiece(ticket=1, text=text, offset=99, known=True, ended=False)
+        answer.set_result(piece)
+        return answer
+
+    def _worker(self, n: int) -> control.WorkerStatus:
+        first = n * PER_MACHINE
+        numbers = range(first, min(first + PER_MACHINE, self._actors))
+        return control.WorkerStatus(
+            worker=f"worker-{n}",
+            machine=f"node{n}",
+            host=f"host-{n}",
+            address=f"10.0.{n // 250}.{n % 250}",
+            python="3.11",
+            resources=Resources(64, 0, 256 << 30),
+            free_cpus=64 - len(numbers),
+            free_gpus=0,
+            free_memory=128 << 30,
+            actors=[self._actor(number, f"node{n}") for number in numbers],
+        )
+
+    def _actor(self, n: int, machine: str) -> control.ActorStatus:
+        kind = ("Player", "Learner", "ReplayShard", "Evaluator")[n % 4]
+        name, actor = f"{kind}-{n}", f"{n:032x}"
+        location = control.Location(
+            actor=actor, name=name, class_name=kind, life=0, pid=1000 + n, host=machine,
+            machine=machine, ipc="", tcp="", public_key=b"",
+        )  # fmt: skip
+        request = control.Request(
+            actor=actor, name=name, class_name=kind, owner="", job="", python="3.11"
+        )
+        return control.ActorStatus(
+            location=location,
+            request=request,
+            calls=self.asked * (n % 97),
+            cpu_percent=float(n % 101),
+            rss=(n % 1000 + 1) << 20,
+            since=1.7e9 + n,
+            running=n % 2,
+            method="step" * (n % 2),
+        )
+
+
+def make_runs(folder: Path, count: int, rows: int) -> None:
+    """Make run folders with so many rows of metrics, alike but for their seeds."""
+    lines = [HEAD]
+    for n in range(rows):
+        value = f"{100 * (1 - math.exp(-4 * n / rows)) + 10 * math.sin(n / 7):.6g}"
+        numbers = [str(n * 10), str(n * 2048), str(n), "204.8", str(n // 2)]
+        lines.append(",".join(numbers + [value] * 20) + "\r\n")
+    text = "".join(lines)
+    for seed in range(count):
+        run = folder / f"ppo-{seed:03}"
+        run.mkdir(parents=True)
+        config = {"env": "ALE/Pong-v5", "seed": seed, "gamma": 0.98, "log_interval_s": 10.0}
+        told = {"algorithm": "ppo", "config": config}
+        (run / "config.json").write_text(json.dumps(told), encoding="utf-8")
+        (run / "metrics.csv").write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    cluster = MadeUp(int(sys.argv[1]))
+    try:
+        server.serve(
+            server.Where("127.0.0.1:0"),
+            app.Cluster("10.0.0.1:8010", cluster),
+            [panel(Path(sys.argv[2]))],
+        )
+    finally:
+        print(f"asked {cluster.asked} times", flush=True)
+
+
+if __name__ == "__main__":
+    main()
