@@ -16,7 +16,6 @@ import contextlib
 import importlib
 import os
 import sys
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -156,7 +155,7 @@ def _seeds_of(
         raise TrainingError("--seeds resumes what is in its --run DIR: leave out --resume")
     if "seed" in given:
         raise TrainingError("--seeds gives each run its seed: leave out --seed")
-    from remotely_rl import seeds  # noqa: PLC0415 - as in train_one
+    from remotely_rl.runs import seeds  # noqa: PLC0415 - as in train_one
 
     return seeds.numbers(text)
 
@@ -165,7 +164,7 @@ def _train_seeds(
     train_by: "training.Train[Any]", config: "Common", seeds: Sequence[int], at_once: int | None,
     run: str | None, address: str | None,
 ) -> None:  # fmt: skip
-    from remotely_rl.seeds import train as train_each  # noqa: PLC0415 - as in train_one
+    from remotely_rl.runs.seeds import train as train_each  # noqa: PLC0415 - as in train_one
 
     outcomes = train_each(
         train_by, config, seeds, _words("seeds", "at_once", "run"),
@@ -231,13 +230,13 @@ class Configured(click.Command):
         self,
         *args: Any,
         config: Callable[[], type],
-        usual: Mapping[str, Any] = types.MappingProxyType({}),
+        usual: Mapping[str, Any] | None = None,
         groups: Callable[[], Mapping[str, Sequence[str]]] = dict,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self._config = config
-        self._usual = usual
+        self._usual = usual or {}
         self._groups = groups
         self._fields: list[click.Option] | None = None
 

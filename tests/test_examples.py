@@ -106,6 +106,37 @@ def test_a_page_begins_with_code_that_runs(page: str, said: list[str], tmp_path:
     assert run(script, local=False).splitlines() == said
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_page_of_several_agents_begins_with_code_that_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "several_agents.md").read_text(encoding="utf-8")
+    first = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert first is not None
+    done = subprocess.run(
+        [sys.executable, "-c", first[1]], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("example", "says"),
+    [("cooperation", "mean return "), ("self_play_connect_four", "against minimax: ")],
+)
+def test_the_recipes_of_several_agents_play_and_learn(
+    example: str, says: str, tmp_path: Path
+) -> None:
+    words = (
+        f"import runpy; runpy.run_path({str(ROOT / 'examples' / example)!r} + '.py')['main'](0.1)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith(says)
+
+
 SCRIPTS = sorted(p.stem for p in (ROOT / "examples").glob("*.py") if p.stem != "loggers")  # hooks
 
 
@@ -183,9 +214,10 @@ def test_the_recipes_of_environments_that_survive_run(call: str, says: str, tmp_
         ("own_environment", "lstm=32: mean return 0.9"),
         ("own_vector_environment", "is reached"),
         ("dict_and_mask", "is reached"),
+        ("evaluation_hook", "the policy of the best evaluation is in"),
     ],
 )
-def test_an_own_model_environment_and_vector_environment_learn(
+def test_an_own_model_environment_vector_environment_and_curriculum_learn(
     example: str, says: str, tmp_path: Path
 ) -> None:
     done = subprocess.run(
@@ -202,3 +234,35 @@ def test_an_agent_serves_several_games_with_fewer_passes_than_actions() -> None:
     actions, passes = (int(word) for word in re.findall(r"\d+", said[-1]))
     assert len(scores) == 4
     assert sum(scores) == actions > passes
+
+
+def run_in(folder: Path, words: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", words],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_sweep_has_a_run_for_each_trial_and_goes_on_when_run_again(tmp_path: Path) -> None:
+    main = f"import runpy; runpy.run_path({str(ROOT / 'examples' / 'optuna_sweep.py')!r})['main']"
+    assert "best of 2 trials: sweep/trial-" in run_in(tmp_path, f"{main}(2, 4_000)")
+    assert "best of 3 trials: sweep/trial-" in run_in(tmp_path, f"{main}(1, 4_000)")
+    runs = {path.name for path in (tmp_path / "sweep").iterdir()}
+    assert runs == {"trial-0", "trial-1", "trial-2"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_grid_of_the_page_on_sweeps_trains_a_run_for_each_of_its_settings(
+    tmp_path: Path,
+) -> None:
+    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    said = run_in(tmp_path, block.replace("20_000", "4_000"))
+    assert len(re.findall(r"(?m)^\{'learning_rate'.*runs/ppo-CartPole-v1-", said)) == 4
+    assert len(list((tmp_path / "runs").iterdir())) == 4

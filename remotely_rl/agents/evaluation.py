@@ -49,6 +49,5 @@ def evaluate(
 
     The same arguments give the same games.  Raises TrainingError.
     """
-    return measure(
-        load.load(run, which, model, env, algorithm), episodes, greedy, seed, envs, steps
-    )
+    trained = load.load(run, which, model, env, algorithm)
+    return measure(trained, episodes, greedy, seed, envs, steps)

@@ -1,6 +1,7 @@
 """SelfPlay: turn-based games against former selves.
 
-    ppo.train(ppo.Config(env=SelfPlay(connect_four_v3.env)))
+    connect_four = partial(pettingzoo.make, "aec", "classic/connect_four-v3")
+    ppo.train(ppo.Config(env=SelfPlay(connect_four)))
 
 A run that plays itself writes a snapshot of its model into `opponents/` in its folder, every so
 many steps, and keeps the last ones.  As a game begins, an actor draws one of them, which has the
@@ -170,6 +171,7 @@ class FormerSelves:
     ) -> Sequence[Any]:
         """Draw an action in each game: one pass of each network that plays."""
         if self.run is None:
+            self._action_space.seed(int(random.integers(2**31)))
             return [self._action_space.sample(turn.mask) for turn in turns]
         taken: list[Any] = [None] * len(games)
         self._generator.manual_seed(int(random.integers(2**31)))

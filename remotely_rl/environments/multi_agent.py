@@ -88,9 +88,10 @@ class Games(VectorEnv[Any, Any, NDArray[Any]]):
         self.num_envs = rows = count * len(self.agents)
         seen, self.single_action_space = source.observation_space, source.action_space
         # The mask of a nested observation would not be found: it is in `info`.
-        parts = seen.spaces if source.separate and isinstance(seen, spaces.Dict) else {}
-        self._masked = ACTION_MASK in parts
         self._numbered = source.separate
+        self._masked = source.separate and (
+            isinstance(seen, spaces.Dict) and ACTION_MASK in seen.spaces
+        )
         if source.separate:
             which = spaces.Discrete(len(self.agents))
             seen = spaces.Dict({OBSERVATION: seen, AGENT: which})

@@ -14,8 +14,7 @@ def name_of(source: Any) -> str:
     if isinstance(source, str):
         return source
     if isinstance(source, functools.partial):
-        words = [_word_of(one) for one in source.args]
-        words += [f"{name}={_word_of(one)}" for name, one in source.keywords.items()]
+        words = [_word_of(one) for one in source.args] + _words_of(source.keywords)
         return f"{name_of(source.func)}({', '.join(words)})"
     return getattr(source, "__qualname__", type(source).__qualname__)
 
@@ -23,11 +22,18 @@ def name_of(source: Any) -> str:
 def name_of_games(make: Callable[[], Any], game: Any) -> str:
     """Return what games that `make` makes are called, such as `game`.
 
-    PettingZoo's modules make them by functions of a few names, `env` and `parallel_env`; there it
-    is the name that the game has: `simple_spread_v3(N=5)`.
+    PettingZoo makes all games by a few functions: there it is the name that the game itself has,
+    and what arguments by name change in it, `simple_spread_v3(N=5)`.
     """
-    name, own = name_of(make), getattr(game, "metadata", {}).get("name", "")
-    return re.sub(r"^[^(]*", lambda _: own, name) if own else name
+    own = str(getattr(game, "metadata", {}).get("name", ""))
+    if not own:
+        return name_of(make)
+    words = _words_of(make.keywords) if isinstance(make, functools.partial) else []
+    return f"{own}({', '.join(words)})" if words else own
+
+
+def _words_of(keywords: dict[str, Any]) -> list[str]:
+    return [f"{name}={_word_of(one)}" for name, one in keywords.items()]
 
 
 def _word_of(value: Any) -> str:

@@ -265,7 +265,8 @@ def config_of(
     if "preset" in given:
         raise TrainingError("a resumed run has its settings: use --resume without --preset")
     usual = {field.name: field.default for field in dataclasses.fields(kind)}
-    config = kind(**{**usual, **kept, **given})  # every field, so that no preset begins anew
+    # Every field, so that no preset begins anew.
+    config = kind(**{**usual, **kept, **given})
     object.__setattr__(config, "overridden", frozenset(given))
     env = config.env
     is_id = re.fullmatch(r"[\w.]+:[\w./-]+", str(env)) is not None  # of a module

@@ -86,8 +86,8 @@ class Roles(Party):
 
     def step(self, actions: dict[str, int]) -> tuple[Rows, Rows, Rows, Rows, Rows]:
         obs, _, terminated, truncated, infos = super().step(actions)
-        rewards = {a: float(self.possible_agents.index(a) == actions[a]) for a in actions}
-        return obs, rewards, terminated, truncated, infos
+        reward = {a: float(self.possible_agents.index(a) == actions[a]) for a in actions}
+        return obs, reward, terminated, truncated, infos
 
     def observe(self, agent: str) -> Any:
         return np.zeros(2, np.float32)

@@ -251,6 +251,19 @@ def test_a_config_needs_no_fields_but_those_that_its_algorithm_reads(tmp_path: P
     assert run_folder.read(result.run).algorithm == "own"
 
 
+def test_the_presets_of_the_library_are_not_those_of_a_file_of_the_same_name() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Config(remotely_rl.Common):
+        learning_rate: remotely_rl.fields.LearningRate = 0.1
+
+    Config.__module__ = "ppo"
+    config = Config(env="CartPole-v1", preset="auto")
+    assert (config.total_steps, config.learning_rate) == (0, 0.1)
+    assert not [said for said in config.remarks() if "preset" in said]
+    with pytest.raises(TrainingError, match=r"Config has no preset 'CartPole-v1', but ppo has one"):
+        Config(env="CartPole-v1", preset="CartPole-v1")
+
+
 # --- what such a file imports ---------------------------------------------------------------------
 
 

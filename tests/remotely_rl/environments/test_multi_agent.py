@@ -89,9 +89,25 @@ def test_an_agent_that_is_gone_without_a_word_is_cut_off_where_it_was_seen_last(
 def test_an_episode_is_a_game_whose_score_is_the_mean_of_its_agents() -> None:
     envs = playing("ab aBc ac AC", count=2)
     play(envs, 8)
-    # a: 1 + 2 + 3; b: 101; c is not seen before the first step: 2 + 3
-    episode = Episode(float(np.mean([6, 101, 5])), 3)
+    # c is not seen before the first step
+    returns = {"return_a": 1 + 2 + 3, "return_b": 101, "return_c": 2 + 3}
+    episode = Episode(float(np.mean(list(returns.values()))), 3, returns)
     assert envs.pop_episodes_by_environment() == [(0, episode), (1, episode)] * 2
+
+
+def test_what_agents_tell_of_a_game_at_its_end_is_a_metric_of_it_by_its_mean() -> None:
+    class Tells(Party):
+        def step(self, actions: Any) -> Any:
+            *row, infos = super().step(actions)
+            for agent in infos:
+                infos[agent]["success"] = agent == "a"
+            return *row, infos
+
+    envs = environments.make(MultiAgent(Tells), 1)
+    envs.reset(1)
+    play(envs, 2)
+    (episode,) = envs.pop_episodes()
+    assert episode.metrics["success"] == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -144,7 +160,6 @@ def test_games_are_pictures_and_are_closed() -> None:
     envs = playing("abc abc ABC", count=2)
     play(envs, 1)
     pictures: Any = envs.vector.render()
-    assert pictures is not None
     assert [picture[0, 0, 0] for picture in pictures] == [1, 1]
     assert envs.vector.metadata["render_fps"] == 7
     games = games_of(envs)

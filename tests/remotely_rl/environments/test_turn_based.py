@@ -54,7 +54,8 @@ def test_a_step_is_ones_own_move_and_those_of_the_others_until_the_next_turn() -
 
 def test_the_seat_is_another_one_in_the_next_game_and_in_the_game_beside_it() -> None:
     envs = begun(Diary(), count=2, length=3)
-    games: Any = envs.vector.games
+    vector: Any = envs.vector
+    games = vector.games
     for _ in range(12):
         envs.step(np.array([0, 0]))
     seats = [[who for who, _ in game.moves] for game in games]

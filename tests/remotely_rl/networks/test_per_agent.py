@@ -8,7 +8,8 @@ import torch
 
 from remotely_rl import networks
 from remotely_rl.environments.observations import Leaf
-from remotely_rl.networks import Architecture, PerAgent, build
+from remotely_rl.networks import PerAgent, build
+from remotely_rl.networks.architecture import Architecture
 
 VECTOR = Leaf((2,), np.dtype(np.float32))
 SPEC = {"observation": VECTOR, "agent_index": Leaf((), np.dtype(np.int64), (3,), (0,))}

@@ -5,16 +5,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from remotely_rl import TrainingError, ppo, seeds
+import remotely
+from remotely_rl import TrainingError, ppo
+from remotely_rl.acting import cluster
 from remotely_rl.cli import main
 from remotely_rl.learning import threads
-from remotely_rl.runs import metrics, run_folder
-from remotely_rl.seeds import Outcome, Processes
+from remotely_rl.runs import curve, run_folder, seeds
+from remotely_rl.runs.seeds import Outcome, Processes
 
 TINY = [
     "ppo", "--env=CartPole-v1", "--actors=1", "--envs-per-actor=2", "--batch-rows=32",
@@ -71,6 +74,20 @@ def test_as_many_runs_train_at_a_time_as_there_are_cores_for_unless_told_otherwi
     assert (f"there are {cores} cores" in why) == (asked is None)
 
 
+@pytest.mark.parametrize(("free", "count"), [([5.0, 4.5], 4), ([1.0], 1), ([99.0], 8)])
+def test_on_a_cluster_actors_have_room_there_and_learners_here(
+    free: list[float], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = [SimpleNamespace(free_cpus=cpus) for cpus in free]
+    asked: list[str | None] = []
+    monkeypatch.setattr(threads, "cores", lambda: 8)
+    monkeypatch.setattr(cluster, "connect", lambda actors, address: asked.append(address))
+    monkeypatch.setattr(remotely, "status", lambda: SimpleNamespace(machines=machines))
+    found, why = seeds.at_once(ppo.Config(actors=2, device="cpu"), 9, address="host:8010")
+    assert (found, asked) == (count, ["host:8010"])
+    assert f"the cluster has {int(sum(free))} cores free for 2 actors each" in why
+
+
 def test_the_table_has_a_line_for_each_and_the_mean_of_those_that_are_over() -> None:
     first = Outcome(1, "100 steps are done", True, False, 10.0, 12.0, 100, 61.0)
     second = first._replace(seed=2, return_mean=20.0)
@@ -80,6 +97,16 @@ def test_the_table_has_a_line_for_each_and_the_mean_of_those_that_are_over() -> 
     assert three.split(maxsplit=5) == ["3", "-", "-", "0", "0:00:00", "failed, with status 1"]
     # The deviation is 7.07, of a mean of two 5, and Student's t 12.71.
     assert mean == "mean return 15.00 ± 63.55 (95 %) of 2 runs"
+
+
+def test_a_run_that_is_resumed_has_its_own_model_and_settings(tmp_path: Path) -> None:
+    words = ["train", "ppo", "--initial=other", "--preset=paper", "--gamma=0.9"]
+    assert seeds.command(words, 3, tmp_path / "new") == [
+        *words, "--seed=3", f"--run={tmp_path / 'new'}"
+    ]  # fmt: skip
+    assert seeds.command(words, 3, tmp_path) == [
+        "train", "ppo", "--gamma=0.9", "--seed=3", f"--resume={tmp_path}"
+    ]  # fmt: skip
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -137,34 +164,29 @@ def here(monkeypatch: pytest.MonkeyPatch, local: None, no_curve: None) -> list[l
         return codes
 
     monkeypatch.setattr(Processes, "run", run)
+    monkeypatch.setattr(curve, "compare", lambda runs, png: png.touch())
     return ran
 
 
-def test_each_seed_has_a_run_beside_the_others_which_go_on_or_stay_as_they_are(
+def test_each_seed_has_a_run_beside_the_others_and_those_that_are_over_stay_as_they_are(
     here: list[list[str]], tmp_path: Path
 ) -> None:
     run = tmp_path / "runs"
-    words = ["train", *TINY, "--run", str(run)]
-    done = invoke(*words, "--seeds", "1,2", "--total-steps", "64")
+    words = ["train", *TINY, "--total-steps", "64", "--run", str(run)]
+    done = invoke(*words, "--seeds", "1")
     assert done.exit_code == 0, done.output
-    for seed, command in zip((1, 2), here, strict=True):
-        assert command[:2] == ["train", "ppo"]
-        assert command[-2:] == [f"--seed={seed}", f"--run={run / f'seed-{seed}'}"]
-        assert set(command[2:-2]) == {*TINY[1:], "--total-steps=64"}
+    (command,) = here
+    assert command[:2] == ["train", "ppo"]
+    assert command[-2:] == ["--seed=1", f"--run={run / 'seed-1'}"]
+    assert set(command[2:-2]) == {*TINY[1:], "--total-steps=64"}
+
+    done = invoke(*words, "--seeds", "1,2")
+    assert [command[-1] for command in here[1:]] == [f"--run={run / 'seed-2'}"]
+    assert "seed 1 is over already" in done.output
     assert {path.name for path in run.iterdir()} == {"seed-1", "seed-2", "curve.png"}
     assert [run_folder.read(run / f"seed-{seed}").config["seed"] for seed in (1, 2)] == [1, 2]
     assert done.output.count("64 steps are done") == 2
     assert "(95 %) of 2 runs" in done.output
-
-    del here[:]
-    done = invoke(*words, "--seeds", "1-3", "--total-steps", "64")
-    assert [command[-1] for command in here] == [f"--run={run / 'seed-3'}"]
-    assert "seed 1 is over already" in done.output
-
-    del here[:]
-    done = invoke(*words, "--seeds", "2", "--total-steps", "128")
-    assert [command[-1] for command in here] == [f"--resume={run / 'seed-2'}"]
-    assert metrics.read(run / "seed-2" / "metrics.csv")[-1]["time/env_steps"] >= 128
 
 
 def test_without_a_folder_one_is_made_in_runs(
@@ -190,7 +212,7 @@ def test_a_run_that_fails_before_its_folder_is_made_is_the_last(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--seeds", "1-2"], "each run of --seeds needs an end: --total-steps, --minutes or"),
+        (["--seeds", "1-2", "--preset", "none"], "each run of --seeds needs an end: --total-steps"),
         (["--seeds", "x", "--minutes", "1"], "--seeds needs numbers as 1-5 or 1,2,7, not 'x'"),
         (["--seeds", "1", "--seed", "2"], "--seeds gives each run its seed: leave out --seed"),
         (["--seeds", "1", "--resume", "r"], "--seeds resumes what is in its --run DIR: leave out"),
@@ -200,10 +222,12 @@ def test_a_run_that_fails_before_its_folder_is_made_is_the_last(
     ],
 )  # fmt: skip
 def test_what_cannot_be_trained_is_told_before_anything_is_made(
-    words: list[str], said: str, tmp_path: Path
+    words: list[str], said: str, tmp_path: Path, here: list[list[str]]
 ) -> None:
+    words = ["--preset", "none", *words]
     done = invoke("train", "ppo", *words, "--run", str(tmp_path / "runs"))
     assert done.exit_code == 2
+    assert here == []
     assert said in done.output
     assert not (tmp_path / "runs").exists()
 

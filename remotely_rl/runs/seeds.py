@@ -120,11 +120,7 @@ def train(
         say(f"seed {seed} is over already")
     processes = Processes(count, say)
     codes = processes.run(
-        {
-            seed: [*words, f"--seed={seed}", f"--{'resume' if run.exists() else 'run'}={run}"]
-            for seed, run in runs.items()
-            if seed not in over
-        },
+        {seed: command(words, seed, run) for seed, run in runs.items() if seed not in over},
         may_go_on=lambda seed, code: code == 0 or runs[seed].exists(),
     )
     outcomes = [
@@ -140,6 +136,15 @@ def train(
     if not all(one.is_over for one in outcomes):
         say(f"the same command with --run {folder} goes on")
     return outcomes
+
+
+def command(words: Words, seed: int, run: Path) -> list[str]:
+    """The words of the command that begins the run of a seed, or resumes it."""
+    if not run.exists():
+        return [*words, f"--seed={seed}", f"--run={run}"]
+    # It has a model and its settings.
+    own = [word for word in words if not word.startswith(("--initial=", "--preset="))]
+    return [*own, f"--seed={seed}", f"--resume={run}"]
 
 
 def at_once(
@@ -181,7 +186,7 @@ def check_continues(run: Path, config: Common) -> None:
         )
     fields = dataclasses.asdict(config) | {"env": name_of(config.env)}
     now = json.loads(json.dumps(fields, default=str))
-    for name in now.keys() - (curve.CHANCE - {"env"}):
+    for name in sorted(now.keys() - (curve.CHANCE - {"env"})):
         if name in kept.config and kept.config[name] != now[name]:
             raise TrainingError(
                 f"{run} was trained with {name}={kept.config[name]}, and not {now[name]}: give"
@@ -192,11 +197,13 @@ def check_continues(run: Path, config: Common) -> None:
 class Processes:
     """Processes of commands, so many at a time.  A signal reaches all, and no more begin."""
 
-    def __init__(self, count: int, say: Callable[[str], None], command: str = COMMAND):
-        self._count, self._say, self._command = count, say, command
+    def __init__(self, count: int, say: Callable[[str], None], code: str = COMMAND):
+        """`code` is the Python of each, which finds its words in sys.argv."""
+        self._count, self._say, self._code = count, say, code
         self._lock = threading.Lock()
         self._live: dict[int, subprocess.Popen[str]] = {}
-        self.is_stopped = False
+        self._may_begin = True
+        self.is_stopped = False  # by a signal
 
     def run(self, commands: Commands, may_go_on: Callable[[int, int], bool]) -> dict[int, int]:
         """Runs all; returns the exit codes of those that were begun.
@@ -218,25 +225,27 @@ class Processes:
 
     def _run(self, seed: int, words: Words, may_go_on: Callable[[int, int], bool]) -> int | None:
         with self._lock:
-            if self.is_stopped:
+            if self.is_stopped or not self._may_begin:
                 return None
             sys.stdout.flush()
             alone = self._count == 1  # then it has the terminal
             # A process group of its own: Ctrl-C reaches it from here, once.
             process = self._live[seed] = subprocess.Popen(
-                [sys.executable, "-P", "-c", self._command, *words],
+                [sys.executable, "-P", "-c", self._code, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=None if alone else subprocess.PIPE,
                 stderr=None if alone else subprocess.STDOUT,
                 text=True,
                 process_group=0,
             )
+            if self.is_stopped:  # meanwhile: perhaps it was not known yet
+                process.send_signal(signal.SIGINT)
         with process:
             for line in process.stdout or ():
                 self._say(f"seed {seed}: {line.rstrip()}")
         with self._lock:
             del self._live[seed]
-            self.is_stopped |= not may_go_on(seed, process.returncode)
+            self._may_begin &= may_go_on(seed, process.returncode)
         return process.returncode
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -260,7 +269,8 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
     if returns:
         interval = half_interval(returns)
         within = "" if math.isnan(interval) else f" ± {interval:,.2f} (95 %)"
-        lines.append(f"mean return {np.mean(returns):,.2f}{within} of {len(returns)} runs")
+        runs = f"{len(returns)} run{'s' if len(returns) > 1 else ''}"
+        lines.append(f"mean return {np.mean(returns):,.2f}{within} of {runs}")
     return lines
 
 
@@ -271,8 +281,11 @@ def _path(folder: Path, seed: int) -> Path:
 def _outcome(
     seed: int, run: Path, config: Common, code: int | None = None, is_stopped: bool = True
 ) -> Outcome:
-    """The outcome of a run by its folder; `code` is that of its process, if it has had one here."""
-    failed = f"failed, with status {code}" if code else ""
+    """The outcome of a run by its folder; `code` is that of its process, if it has had one here.
+
+    A process that was stopped has not failed.
+    """
+    failed = f"failed, with status {code}" if code and not is_stopped else ""
     try:
         tally = Tally.of(run_folder.load_checkpoint(RunFolder(run).checkpoint))
     except TrainingError:  # there is none yet
