@@ -93,6 +93,12 @@ ROWS: tuple[Preset, ...] = (
         Measured((-140.52, -140.54), 1.5, "6b86804"),
     ),
     Preset(
+        "Pendulum-v1", "td3",
+        {"total_steps": 10_000, "gamma": 0.98, "hidden": "64,64", "batch_size": 128,
+         "replay_ratio": 128.0, "learning_rate": 0.001},
+        Measured((-136.30, -137.50, -144.20), 8.7, "77cc425"),
+    ),
+    Preset(
         "LunarLander-v3", "ppo",
         {"total_steps": 1_000_000, **SMALL_STEPS},
         Measured((280.92, 281.4, 277.8), 3.3, "6b86804"),
