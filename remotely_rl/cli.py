@@ -190,10 +190,8 @@ def _words(*without: str) -> list[str]:
     return words
 
 
-MODEL = {
-    "all": "A model of your own.  [one that fits]",
-    "sac": "A model of your own as the policy; its value is not used.  [one that fits]",
-}
+AS_POLICY = "A model of your own as the policy; its value is not used.  [one that fits]"
+MODEL = {"all": "A model of your own.  [one that fits]", "sac": AS_POLICY, "td3": AS_POLICY}
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
     " Ctrl-C.  Defaults are in brackets; for many environments a preset has better ones, which"

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple, Protocol
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import (
     HTMLResponse,
@@ -122,6 +124,7 @@ def make(
         routes += panel.routes
     application = Starlette(
         routes=routes,
+        middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)],
         exception_handlers={
             HTTPException: _told,
             ValueError: _told,

@@ -1,6 +1,5 @@
 """The static files of the dashboard: read once at the start, so no path of a request is opened."""
 
-import gzip
 import hashlib
 from collections.abc import Iterable
 from importlib import resources
@@ -19,7 +18,6 @@ TYPES = {
 
 class File(NamedTuple):
     content: bytes
-    packed: bytes
     type: str
     tag: str
 
@@ -37,17 +35,14 @@ def load(packages: Iterable[str]) -> dict[str, File]:
 
 def made(content: bytes, type: str) -> File:
     tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
-    return File(content, gzip.compress(content, 9), type, tag)
+    return File(content, type, tag)
 
 
 def answer(request: Request, file: File | None) -> Response:
     """Return a file, or that the browser has it."""
     if file is None:
         return PlainTextResponse("there is no such file", 404)
-    headers = {"etag": file.tag, "cache-control": "no-cache", "vary": "accept-encoding"}
+    headers = {"etag": file.tag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        headers["content-encoding"] = "gzip"
-        return Response(file.packed, headers=headers, media_type=file.type)
     return Response(file.content, headers=headers, media_type=file.type)

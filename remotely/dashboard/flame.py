@@ -13,6 +13,9 @@ from typing import Any
 SECONDS = 3
 SAMPLES_PER_S = 100
 LEAST_SHARE = 0.005  # frames below this share of all samples are left out
+OUR_THREAD = "(remotely/transport/loop.py:"  # the background thread of an actor
+AROUND = "(remotely/actor/"  # what stands around the user's method
+IDLE = "waits for a call"
 
 
 class NoFlame(Exception):
@@ -62,13 +65,20 @@ def is_stack(line: str) -> bool:
 
 
 def tree(samples: list[str]) -> dict[str, Any]:
-    """Return nested frames {name, samples, calls} of stacks as "a;b;c 12", widest first."""
+    """Return nested frames {name, samples, calls} of stacks as "a;b;c 12", widest first.
+
+    They begin with the user's method: what leads to it is the same for all.
+    """
     root: dict[str, Any] = {"name": "all", "samples": 0, "calls": {}}
     for line in samples:
-        stack, _, count = line.rpartition(" ")
+        text, _, count = line.rpartition(" ")
+        if OUR_THREAD in text:
+            continue
+        stack = text.split(";")
+        outer = max((place for place, name in enumerate(stack) if AROUND in name), default=-1)
         at = root
         at["samples"] += int(count)
-        for name in stack.split(";"):
+        for name in stack[outer + 1 :] or [IDLE]:
             at = at["calls"].setdefault(name, {"name": name, "samples": 0, "calls": {}})
             at["samples"] += int(count)
     return _pruned(root, root["samples"] * LEAST_SHARE)

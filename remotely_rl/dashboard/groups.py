@@ -38,14 +38,14 @@ def compared(
     left_out = []
     for name in dict.fromkeys(names):
         try:
-            algorithm, env, config, _ = runs.config(name)
+            config = runs.config(name)
             line = line_of(runs, name, over, column, points)
         except (NoRun, TrainingError):
             line = None
         if line is None:
             left_out.append(name)
             continue
-        group = curve.Group(f"{algorithm}, {env}", curve.telling(config), [])
+        group = curve.Group(f"{config.algorithm}, {config.env}", curve.telling(config.config), [])
         kind = repr((group.name, sorted(group.settings.items(), key=lambda pair: pair[0])))
         groups.setdefault(kind, group)
         lines.setdefault(kind, {})[name] = line

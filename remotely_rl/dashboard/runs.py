@@ -140,20 +140,20 @@ class Runs:
         return known
 
     def _read(self, name: str, of: tuple[int, ...]) -> Summary:
-        algorithm, env, config, _ = self.config(name)
+        run = self.config(name)
         last: dict[str, float] = {}
         if of[2]:  # metrics.csv is there
             with self.open(name, "metrics.csv") as file:
                 last = series.last_row(file)
         told = {
             "name": name,
-            "algorithm": algorithm,
-            "env": env,
-            "seed": config.get("seed"),
+            "algorithm": run.algorithm,
+            "env": run.env,
+            "seed": run.config.get("seed"),
             "updated": max(of[0], of[2]) / 1e9,
             **{key: series.plain(last.get(column)) for key, column in LAST.items()},
         }
-        interval_s = config.get("log_interval_s")
+        interval_s = run.config.get("log_interval_s")
         live_s = LIVE_INTERVALS * interval_s if isinstance(interval_s, int | float) else 0.0
         return Summary(of, told, max(live_s, LEAST_LIVE_S))
 

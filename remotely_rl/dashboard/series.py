@@ -11,10 +11,12 @@ import io
 import itertools
 import math
 import os
+from array import array
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, NamedTuple
 
-CHUNK = 1 << 20
+CHUNK = 1 << 18
+AT_ONCE = 256  # rows that are cut into cells
 TAIL = 1 << 14  # bytes, in which the last row is looked for
 MAX_HEAD = 1 << 16
 MAX_POINTS = 4000
@@ -22,7 +24,7 @@ STEPS, SECONDS = "time/env_steps", "time/seconds"
 OVER = (STEPS, SECONDS)  # columns that only grow: the x axes
 
 Number = float | None  # None where there is none, as JSON has it
-Buckets = Callable[[str, list[float]], list[Number]]
+Buckets = Callable[[str, Sequence[float]], list[Number]]
 
 
 class Piece(NamedTuple):
@@ -62,7 +64,7 @@ def last_row(file: BinaryIO) -> dict[str, float]:
     return {}
 
 
-def extremes(column: str, numbers: list[float]) -> list[Number]:
+def extremes(column: str, numbers: Sequence[float]) -> list[Number]:
     """Return two values of a bucket: the ends of what only grows, else the lowest and highest."""
     if column in OVER:
         return [plain(numbers[0]), plain(numbers[-1])]
@@ -73,7 +75,7 @@ def extremes(column: str, numbers: list[float]) -> list[Number]:
     return [low, high] if there.index(low) <= there.index(high) else [high, low]
 
 
-def last(column: str, numbers: list[float]) -> list[Number]:
+def last(column: str, numbers: Sequence[float]) -> list[Number]:
     """Return one value of a bucket, the newest that is there: for curves that are means already."""
     return [next((number for number in reversed(numbers) if math.isfinite(number)), None)]
 
@@ -127,19 +129,34 @@ def _thinned(
 ) -> dict[str, list[Number]]:
     series: dict[str, list[Number]] = {name: [] for name in names}
     places = [columns.index(name) for name in names]
-    cuts = max(places, default=0) + 1  # what is behind the last wanted cell is not cut up
-    while chosen := list(itertools.islice(lines, width)):
-        cells = [line.rstrip().split(b",", cuts) for line in chosen]
-        whole = [row for row in cells if len(row) >= cuts]
-        if not whole:
-            continue
-        for name, place in zip(names, places, strict=True):
-            numbers = [_number(row[place]) for row in whole]
+    while bucketful := _bucketful(lines, width, places):
+        for name, numbers in zip(names, bucketful, strict=True):
+            if not numbers:
+                continue
             if width == 1:
                 series[name].append(plain(numbers[0]))
             else:
                 series[name] += bucket(name, numbers)
     return series
+
+
+def _bucketful(
+    lines: "itertools.islice[bytes]", width: int, places: Sequence[int]
+) -> list["array[float]"]:
+    """Return the numbers of the next `width` rows, by column; nothing if there are no more.
+
+    As doubles: a bucket may have thousands of rows, and as cells these take ten times as much.
+    """
+    cuts = max(places, default=0) + 1  # what is behind the last wanted cell is not cut up
+    columns = [array("d") for _ in places]
+    left = width
+    while left > 0 and (some := list(itertools.islice(lines, min(left, AT_ONCE)))):
+        left -= len(some)
+        cells = [line.rstrip().split(b",", cuts) for line in some]
+        whole = [row for row in cells if len(row) >= cuts]  # of the others a crash cut one short
+        for numbers, place in zip(columns, places, strict=True):
+            numbers.extend([_number(row[place]) for row in whole])
+    return columns if left < width else []
 
 
 def _number(cell: bytes) -> float:

@@ -122,6 +122,8 @@ class Tally:
 
     def evaluated(self, columns: Row, own: Mapping[str, float]) -> None:
         """Counts an evaluation: what the next row is to have of it, and what environments told."""
+        from remotely_rl.environments import Episode  # noqa: PLC0415 - as above
+
         told = self._own.of(Episode(0.0, 0, own)).metrics
         self._evaluated = {f"evaluation/{name}": number for name, number in told.items()} | columns
 
@@ -169,6 +171,8 @@ class Tally:
 
     def close(self, seconds: float) -> Row:
         """Ends the interval `seconds` after the run began, without the time between resumes."""
+        from remotely_rl.environments import episodes  # noqa: PLC0415 - as above
+
         counters = self.counters
         counters.seconds = seconds
         elapsed = max(seconds - self._before.seconds, 1e-9)
@@ -184,7 +188,6 @@ class Tally:
             "rollout/return_interval": _mean([episode.score for episode in self._new]),
             "rollout/episode_length_mean": _mean([episode.length for episode in self.recent]),
         }
-        from remotely_rl.environments import episodes  # noqa: PLC0415 - as above
 
         row |= {f"episode/{name}": mean for name, mean in episodes.means(self.recent).items()}
         for phase in ("environment", "inference", "learning", "waiting", "idle"):

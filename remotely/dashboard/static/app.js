@@ -45,7 +45,10 @@ function go() {
     if (link.dataset.group === found.screen.group) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  if (!first && current !== path) main.focus({ preventScroll: false });
+  if (!first && current !== path) {
+    main.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
   current = path;
   first = false;
 }

@@ -38,9 +38,10 @@ function keep(list, value) {
   if (list.length > HISTORY) list.shift();
 }
 
-function follow(listener) {
+// Call a listener with the overview that is there, and with each that comes.
+function follow(listener, now = true) {
   listeners.add(listener);
-  if (newest) listener(newest);
+  if (newest && now) listener(newest);
   return () => listeners.delete(listener);
 }
 
@@ -118,24 +119,28 @@ function paged(title, path, columns, key, nothing) {
       const ways = numeric ? [`-${column}`, column] : [column, `-${column}`];
       query.sort = query.sort === ways[0] ? ways[1] : ways[0];
       query.after = 0;
-      look();
+      change();
     });
     const pages = h("span", { class: "end", hidden: true }, back, " ", on);
     let size = 200;
 
     function turnTo(by) {
       query.after = Math.max(0, query.after + by * size);
-      look();
+      change();
     }
     search.addEventListener("input", () => {
       query.q = search.value;
       query.after = 0;
-      look();
+      change();
     });
+    // Not with each look: that may come between a click on a link and what the link leads to.
+    function change() {
+      remember(path, query);
+      look();
+    }
 
     async function look() {
       const mine = ++turn;
-      remember(path, query);
       try {
         const page = await get(`/api/${path}`, query);
         if (mine !== turn) return; // a later question is on its way
@@ -153,9 +158,11 @@ function paged(title, path, columns, key, nothing) {
       }
     }
     look();
+    let heard = newest; // the first overview says nothing that the first page did not
+    const again = (overview) => (heard ? look() : (heard = overview));
     const element = h("div", {}, h("h1", {}, title),
       h("div", { class: "tools" }, search, place, pages), shown.element);
-    return { title, element, close: follow(look) };
+    return { title, element, close: follow(again, false) };
   };
 }
 

@@ -168,7 +168,7 @@ function showRuns(params, asked) {
   ], (row) => row.name, "Runs", (column) => {
     query.sort = query.sort === `-${column}` ? column : `-${column}`;
     query.after = 0;
-    look();
+    change();
   });
   let turn = 0, size = 200;
 
@@ -182,17 +182,20 @@ function showRuns(params, asked) {
   }
   function turnTo(by) {
     query.after = Math.max(0, query.after + by * size);
-    look();
+    change();
   }
   search.addEventListener("input", () => {
     query.q = search.value;
     query.after = 0;
-    look();
+    change();
   });
+  function change() {
+    remember("runs", { ...query, sort: query.sort === "-updated" ? "" : query.sort });
+    look();
+  }
 
   async function look() {
     const mine = ++turn;
-    remember("runs", { ...query, sort: query.sort === "-updated" ? "" : query.sort });
     try {
       const page = await get("/api/runs", query);
       if (mine !== turn) return;

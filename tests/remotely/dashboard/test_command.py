@@ -51,56 +51,44 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_the_link_shows_the_cluster_and_ctrl_c_ends_the_dashboard_alone(
-    tmp_path: Path, start: Start, nothing_left: None
+    started_here: Here, here: None, start: Start
 ) -> None:
-    cluster = Here(tmp_path / "home", cpus=2)
-    try:
-        remotely.connect(cluster.address, key=cluster.key)
-        talker = remotely.options(Talker, name="talker")()
-        talker.say("<b>what it says</b>")
-        process = start(cluster.home, cluster.address)
-        assert process.stdout is not None
-        found = re.search(r"http://(\S+)/open\?link=\S+", process.stdout.readline())
-        assert found is not None
-        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
-        with pytest.raises(urllib.error.HTTPError, match="401"):
-            browser.open(f"http://{found[1]}/api/actors")
-        assert browser.open(found[0]).status == 200
+    talker = remotely.options(Talker, name="talker")()
+    talker.say("<b>what it says</b>")
+    process = start(started_here.home, started_here.address)
+    assert process.stdout is not None
+    found = re.search(r"http://(\S+)/open\?link=\S+", process.stdout.readline())
+    assert found is not None
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        browser.open(f"http://{found[1]}/api/actors")
+    assert browser.open(found[0]).status == 200
 
-        def get(path: str) -> dict[str, object]:
-            answer: dict[str, object] = json.load(browser.open(f"http://{found[1]}{path}"))
-            return answer
+    def get(path: str) -> dict[str, object]:
+        answer: dict[str, object] = json.load(browser.open(f"http://{found[1]}{path}"))
+        return answer
 
-        page = json.load(browser.open(f"http://{found[1]}/api/actors"))
-        (row,) = page["rows"]
-        assert (row["name"], row["class"]) == ("talker", "Talker")
-        log = f"/api/actors/{row['actor']}/log"
-        wait_until(
-            lambda: get(log)["text"] == "<b>what it says</b>\n", "what it said is in the log"
-        )
-        assert remotely.status().clients[0].actors == 1  # and the dashboard is none of them
-        assert len(remotely.status().clients) == 1
+    page = json.load(browser.open(f"http://{found[1]}/api/actors"))
+    (row,) = page["rows"]
+    assert (row["name"], row["class"]) == ("talker", "Talker")
+    log = f"/api/actors/{row['actor']}/log"
+    wait_until(lambda: get(log)["text"] == "<b>what it says</b>\n", "what it said is in the log")
+    assert remotely.status().clients[0].actors == 1  # and the dashboard is none of them
+    assert len(remotely.status().clients) == 1
 
-        stream = browser.open(f"http://{found[1]}/api/events")
-        assert json.loads(stream.readline().removeprefix(b"data: "))["actors"] == 1
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
-        stream.close()
-        talker.say("still here")
-    finally:
-        remotely.shutdown()
-        cluster.stop()
+    stream = browser.open(f"http://{found[1]}/api/events")
+    assert json.loads(stream.readline().removeprefix(b"data: "))["actors"] == 1
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    stream.close()
+    talker.say("still here")
 
 
-def test_a_key_that_is_no_viewers_is_refused_by_name(tmp_path: Path, start: Start) -> None:
-    cluster = Here(tmp_path / "home", cpus=1)
-    try:
-        process = start(cluster.home, cluster.address, "--key", str(cluster.key))
-        _, told = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert "is a client's key; a viewer needs viewer.key" in told
-    finally:
-        cluster.stop()
+def test_a_key_that_is_no_viewers_is_refused_by_name(started_here: Here, start: Start) -> None:
+    process = start(started_here.home, started_here.address, "--key", str(started_here.key))
+    _, told = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert "is a client's key; a viewer needs viewer.key" in told
 
 
 @pytest.mark.parametrize(

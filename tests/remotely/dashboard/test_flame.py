@@ -20,6 +20,17 @@ def test_stacks_become_a_tree_with_the_widest_first() -> None:
     assert [each["name"] for each in main["calls"][1]["calls"]] == ["add (a b.py:3)", "wait"]
 
 
+def test_a_flame_begins_with_the_users_method_and_leaves_our_thread_out() -> None:
+    around = "main (remotely/actor/zygote.py:64);run (remotely/actor/servant.py:9)"
+    root = flame.tree([
+        f"{around};step (user.py:3);add (remotely/api/handle.py:1) 30",
+        f"{around} 70",
+        "Thread._bootstrap (threading.py:1);Loop.run (remotely/transport/loop.py:118) 100",
+    ])  # fmt: skip
+    assert root["samples"] == 100
+    assert [each["name"] for each in root["calls"]] == [flame.IDLE, "step (user.py:3)"]
+
+
 def test_frames_that_nobody_would_see_are_left_out() -> None:
     root = flame.tree(["main;often 999", "main;rare 1"])
     assert [each["name"] for each in root["calls"][0]["calls"]] == ["often"]
