@@ -12,6 +12,8 @@ LIBRARIES = ("Stable-Baselines3", "CleanRL", "RLlib", "Sample Factory")
 # Of each setting, what the four call it.
 TABLE: dict[str, tuple[str, str, str, str]] = {
     "env": ("`env`", "`env_id`", "`env`", "`env`"),
+    "env_kwargs": ("`env_kwargs`, of `make_vec_env`", "", "`env_config`", ""),
+    "wrappers": ("`wrapper_class`, of `make_vec_env`", "", "", ""),
     "total_steps": (
         "`total_timesteps`, of `learn`", "`total_timesteps`", "", "`train_for_env_steps`",
     ),

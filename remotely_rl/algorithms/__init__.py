@@ -141,7 +141,8 @@ def of_run(run: str | Path, given: "Train[Any] | None" = None) -> "Train[Any]":
 
     if given is not None:
         return checked(given, "algorithm=")
-    name, _, _, source = run_folder.read(run)
+    kept = run_folder.read(run)
+    name, source = kept.algorithm, kept.source
     pass_it = "pass it, algorithm= or --algorithm FILE.py:NAME"
     if source is None and name not in ALGORITHMS:
         raise TrainingError(
