@@ -115,8 +115,8 @@ def _train_command(name: str) -> click.Command:
         from remotely_rl.acting import cluster  # noqa: PLC0415 - imports much, --help needs none
         from remotely_rl.runs import hooks, training  # noqa: PLC0415 - as above
 
-        given = {name: value for name, value in given.items() if value is not None}
         with told():
+            given = given_of(given)
             if "env" in given:
                 given["env"] = env_of(given["env"])
             several = _seeds_of(seeds, at_once, resume, given)
@@ -190,10 +190,8 @@ def _words(*without: str) -> list[str]:
     return words
 
 
-MODEL = {
-    "all": "A model of your own.  [one that fits]",
-    "sac": "A model of your own as the policy; its value is not used.  [one that fits]",
-}
+AS_POLICY = "A model of your own as the policy; its value is not used.  [one that fits]"
+MODEL = {"all": "A model of your own.  [one that fits]", "sac": AS_POLICY, "td3": AS_POLICY}
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
     " Ctrl-C.  Defaults are in brackets; for many environments a preset has better ones, which"
@@ -300,6 +298,9 @@ def options_of(config: type, usual: Mapping[str, Any]) -> list[click.Option]:
     """
     options = []
     for field in settings.settings(config):
+        if field.name in REPEATED:
+            options.append(_repeated(field.name, field.prose))
+            continue
         kind, prose, bounds = field.first_kind, field.prose, field.bounds
         name = field.name.replace("_", "-")
         default = usual.get(field.name, field.default)
@@ -314,6 +315,35 @@ def options_of(config: type, usual: Mapping[str, Any]) -> list[click.Option]:
             )
         )
     return options
+
+
+# Fields of which an option gives one at a time: the option, and what it is given.
+REPEATED = {
+    "env_kwargs": ("--env-arg", "NAME=VALUE"), "wrappers": ("--wrapper", "MODULE:NAME"),
+}  # fmt: skip
+
+
+def _repeated(name: str, prose: str) -> click.Option:
+    """An option of REPEATED; its value is a tuple of words."""
+    option, metavar = REPEATED[name]
+    told = f"{prose[0].upper()}{prose[1:]}.  [none]"
+    return click.Option([option, name], multiple=True, metavar=metavar, help=told)
+
+
+def given_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are given, of options whose words are as they were written.
+
+    Raises TrainingError for an --env-arg that is none.
+    """
+    given = {k: v for k, v in params.items() if v is not None and (k not in REPEATED or v)}
+    if words := given.get("env_kwargs"):
+        given["env_kwargs"] = arguments = {}
+        for word in words:
+            name, equals, text = word.partition("=")
+            if not equals or not name.isidentifier():
+                raise TrainingError(f"--env-arg needs NAME=VALUE, not {word!r}")
+            arguments[name] = settings.literal(text)
+    return given
 
 
 def model_of(word: str | None) -> "networks.ModelSource | None":
@@ -382,6 +412,10 @@ def of_a_run(command: Command) -> Command:
                      " environment, with the episodes that have ended.  [no limit]"),
     )):  # fmt: skip
         command = decorate(command)
+    command.__click_params__[:0] = [  # type: ignore[attr-defined]
+        _repeated("env_kwargs", "argument of the environment, beside those of the run"),
+        _repeated("wrappers", "wrapper around the environment, in place of those of the run"),
+    ]
     return command
 
 
@@ -398,7 +432,7 @@ def of_a_run(command: Command) -> Command:
 def evaluate(
     run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
     algorithm: str | None, steps: int | None, episodes: int, greedy: bool | None, envs: int,
-    as_json: bool,
+    as_json: bool, **more: Any,
 ) -> None:  # fmt: skip
     """Play whole games with the agent of a RUN folder; print the mean of their raw scores.
 
@@ -409,8 +443,9 @@ def evaluate(
 
     with told():
         agent = load.load(
-            run, checkpoint, model_of(model), env_of(env), named_in("--algorithm", algorithm)
-        )
+            run, checkpoint, model_of(model), env_of(env), named_in("--algorithm", algorithm),
+            **given_of(more),
+        )  # fmt: skip
         done = []
         for mode in (False, True) if greedy is None else (greedy,):
             done.append(evaluation.measure(agent, episodes, mode, seed, envs, steps))
@@ -428,6 +463,7 @@ def evaluate(
 def play(
     run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
     algorithm: str | None, steps: int | None, video: str | None, episodes: int, greedy: bool,
+    **more: Any,
 ) -> None:  # fmt: skip
     """Watch the agent of a RUN folder play."""
     from remotely_rl.acting import evaluation  # noqa: PLC0415 - as in train_one
@@ -437,7 +473,7 @@ def play(
         played = videos.play(
             run, video, episodes, greedy, checkpoint,
             seed=seed, model=model_of(model), env=env_of(env),
-            algorithm=named_in("--algorithm", algorithm), steps=steps,
+            algorithm=named_in("--algorithm", algorithm), steps=steps, **given_of(more),
         )  # fmt: skip
     for number, episode in enumerate(played.episodes, 1):
         score = evaluation.plain(episode.score)

@@ -6,6 +6,7 @@ A dataclass with such fields calls `check` when it is made, so that every instan
 prose is the help of the command line.
 """
 
+import ast
 import dataclasses
 import math
 import numbers
@@ -70,7 +71,9 @@ def settings(kind: type) -> list[Setting]:
             if rest and isinstance(rest[0], str):
                 bounds = rest[1] if len(rest) > 1 else None
                 prose = rest[0].format(cls=kind)
-                found.append(Setting(field.name, plain[field.name], prose, bounds, field.default))
+                made = field.default_factory
+                default = field.default if made is dataclasses.MISSING else made()
+                found.append(Setting(field.name, plain[field.name], prose, bounds, default))
                 break
     return found
 
@@ -133,3 +136,21 @@ def option(name: str, value: Any = None) -> str:
     if value is None:
         return f"--{name}"
     return f"--{name} {value:g}" if isinstance(value, float) else f"--{name} {value}"
+
+
+def literal(text: str) -> Any:
+    """The Python literal that a text of the command line is, or the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+
+
+def text_of(value: Any) -> str | None:
+    """The text whose `literal` is this value; None if there is none."""
+    said = repr(value)
+    for text in (value, said) if isinstance(value, str) else (said,):
+        found = literal(text)
+        if type(found) is type(value) and repr(found) == said:
+            return text
+    return None

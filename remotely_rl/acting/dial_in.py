@@ -32,7 +32,7 @@ class Station:
         """Make the actor, with this process's own environments if it has some."""
         self.close()
         if self._env is not None:
-            config = dataclasses.replace(config, env=self._env)
+            config = dataclasses.replace(config, env=self._env, env_kwargs={})
         self._actor = remotely.local(Actor, config, model, seed)
 
     def set_param(self, params: Parameters) -> None:

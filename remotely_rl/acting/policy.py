@@ -12,7 +12,7 @@ from torch import nn
 
 from remotely_rl import networks, trees
 from remotely_rl.config import Common
-from remotely_rl.environments import Environments, Source, Step, Watch
+from remotely_rl.environments import Environments, Step, Watch
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.supervision import Crashes
 from remotely_rl.trees import Tree
@@ -25,15 +25,15 @@ class Trained(NamedTuple):
     model: nn.Module
 
     def environments(
-        self, count: int, source: Source | None = None, watch: Watch | None = None
+        self, count: int, watch: Watch | None = None, **env_kwargs: Any
     ) -> Environments:
-        """Makes `count` environments of the run, or of `source`.
+        """Makes `count` environments of the run, with these arguments beside theirs.
 
         They are those of the training, except that a lost life never ends a game.
         """
-        env = source or self.config.env
+        given = {**self.config.env_kwargs, **env_kwargs}
         return dataclasses.replace(
-            self.config, env=env, life_loss_is_terminal=False
+            self.config, env_kwargs=given, life_loss_is_terminal=False
         ).make_environments(count, watch)
 
     def play(

@@ -10,7 +10,7 @@ normalizes, converts and masks is inside.  A model with a memory remembers betwe
 for each row of a batch, until `reset` or `begins` says that an episode begins.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from remotely_rl import networks, trees
 from remotely_rl.acting.policy import Policy, Trained
 from remotely_rl.agents.load import load as load_trained
-from remotely_rl.environments import Environments, Source
+from remotely_rl.environments import Environments, Source, Wrapper
 from remotely_rl.environments.masks import Masks
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
 from remotely_rl.errors import TrainingError
@@ -39,16 +39,19 @@ def load(
     model: networks.ModelSource | None = None,
     env: Source | None = None,
     algorithm: Train[Any] | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Wrapper | str] | None = None,
     seed: int = 0,
 ) -> "Agent":
     """Load the agent of a run folder, from its "last" or its "best" checkpoint.
 
     Pass `model` and `env` if the run was trained with your own: the folder has only their names.
     `env` may be another environment of the same spaces.  `algorithm` is the `train` of one of your
-    own whose file is not where it was.  Raises TrainingError if one of them is missing or does not
-    fit, or if the folder is incomplete.
+    own whose file is not where it was.  `env_kwargs` are beside those of the run, `wrappers` in
+    their place.  Raises TrainingError if one of these is missing or does not fit, or if the folder
+    is incomplete.
     """
-    trained = load_trained(run, which, model, env, algorithm)
+    trained = load_trained(run, which, model, env, algorithm, env_kwargs, wrappers)
     with closing(trained.environments(1)) as probe:
         probe.reset(seed)  # tells whether actions are masked
         return Agent(trained, probe, seed)

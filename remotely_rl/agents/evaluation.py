@@ -2,13 +2,14 @@
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from remotely_rl import networks
 from remotely_rl.acting.evaluation import Evaluation, measure
 from remotely_rl.agents import load
-from remotely_rl.environments import Source
+from remotely_rl.environments import Source, Wrapper
 from remotely_rl.runs.training import Train
 
 __all__ = ["Evaluation", "as_json", "evaluate", "measure"]
@@ -42,6 +43,8 @@ def evaluate(
     model: networks.ModelSource | None = None,
     env: Source | None = None,
     algorithm: Train[Any] | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Wrapper | str] | None = None,
     envs: int = 16,
     steps: int | None = None,
 ) -> Evaluation:
@@ -49,5 +52,5 @@ def evaluate(
 
     The same arguments give the same games.  Raises TrainingError.
     """
-    trained = load.load(run, which, model, env, algorithm)
-    return measure(trained, episodes, greedy, seed, envs, steps)
+    agent = load.load(run, which, model, env, algorithm, env_kwargs, wrappers)
+    return measure(agent, episodes, greedy, seed, envs, steps)

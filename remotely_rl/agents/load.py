@@ -1,16 +1,18 @@
 """Loading a trained agent from its run folder, to play but not to train.
 
 The agent is made from config.json and the model in a checkpoint, in this process; no cluster is
-needed.  Loading runs no code: the actors' state in a checkpoint is pickled, and is not read.
+needed.  Of code, loading runs what config.json names outside the folder: the algorithm, the
+environment, wrappers.  The actors' state in a checkpoint is pickled, and is not read.
 """
 
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from remotely_rl import algorithms, networks
 from remotely_rl.acting.policy import Trained
-from remotely_rl.environments import Source, name_of
+from remotely_rl.environments import Source, Wrapper, name_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder, training
 from remotely_rl.runs.run_folder import RunFolder
@@ -25,18 +27,22 @@ def load(
     model: networks.ModelSource | None = None,
     env: Source | None = None,
     algorithm: Train[Any] | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Wrapper | str] | None = None,
 ) -> Trained:
     """Loads the agent of a run folder, from its "last" or its "best" checkpoint.
 
     Pass `model` and `env` if the run was trained with your own: the folder has only their names.
     `env` may be another environment, of the same spaces.  `algorithm` is the `train` of one of your
-    own whose file is not where it was.  Raises TrainingError if one of them is missing or does not
-    fit, or if the folder is incomplete.
+    own whose file is not where it was.  `env_kwargs` are beside those of the run, `wrappers` in
+    their place.  Raises TrainingError if one of these is missing or does not fit, or if the folder
+    is incomplete.
     """
     folder = RunFolder(Path(run))
     trained_in = run_folder.read(run).env
     by = algorithms.of_run(run, algorithm)
-    given = {} if env is None else {"env": env}
+    given = {"env": env, "env_kwargs": env_kwargs, "wrappers": wrappers}
+    given = {name: value for name, value in given.items() if value is not None}
     config = training.config_of(by.Config, by.algorithm, run, given)
     path = _checkpoint(folder, which)
     try:

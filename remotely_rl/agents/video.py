@@ -7,6 +7,7 @@ render themselves (`render_mode="rgb_array"`).
 """
 
 import subprocess
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,16 @@ from remotely_rl import networks
 from remotely_rl.acting.evaluation import check_at_least, telling
 from remotely_rl.acting.policy import Trained, one_thread
 from remotely_rl.agents import load
-from remotely_rl.environments import Environments, Episode, Source, Step, is_atari, name_of
+from remotely_rl.config import Common
+from remotely_rl.environments import (
+    Environments,
+    Episode,
+    Source,
+    Step,
+    Wrapper,
+    is_atari,
+    name_of,
+)
 from remotely_rl.environments.atari import observes_ram
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs.training import Train
@@ -52,7 +62,7 @@ class SecondCopy:
 
     fps = ATARI_FPS
 
-    def __init__(self, envs: Environments, env_id: str, sticky_actions: float):
+    def __init__(self, envs: Environments, env_id: str, config: Common):
         from ale_py.vector_env import AtariVectorEnv  # noqa: PLC0415 - few need it
 
         self._actions = envs.actions
@@ -64,8 +74,9 @@ class SecondCopy:
             img_width=160,
             grayscale=False,
             stack_num=1,
-            repeat_action_probability=sticky_actions,
+            repeat_action_probability=config.sticky_actions,
             reward_clipping=False,
+            **config.env_kwargs,
         )
 
     def reset(self, seed: int) -> Picture:
@@ -128,9 +139,9 @@ def watched(agent: Trained) -> tuple[Environments, Screen]:
     if not isinstance(source, str):
         return envs, OwnPictures(envs, name_of(source))
     if is_atari(source) and not observes_ram(gymnasium.spec(source)):
-        return envs, SecondCopy(envs, source, agent.config.sticky_actions)
+        return envs, SecondCopy(envs, source, agent.config)
     envs.close()
-    envs = agent.environments(1, lambda: gymnasium.make(source, render_mode="rgb_array"))
+    envs = agent.environments(1, render_mode="rgb_array")
     return envs, OwnPictures(envs, source)
 
 
@@ -248,6 +259,8 @@ def play(
     model: networks.ModelSource | None = None,
     env: Source | None = None,
     algorithm: Train[Any] | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Wrapper | str] | None = None,
     steps: int | None = None,
 ) -> Played:
     """Plays whole games with the agent in a run folder, and films them if `video` is a path.
@@ -257,7 +270,7 @@ def play(
     """
     check_at_least(1, episodes=episodes, **({} if steps is None else {"steps": steps}))
     check_at_least(0, seed=seed)
-    agent = load.load(run, which, model, env, algorithm)
+    agent = load.load(run, which, model, env, algorithm, env_kwargs, wrappers)
     finished: list[Episode] = []
     with ExitStack() as stack:
         film = None

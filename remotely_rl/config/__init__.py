@@ -43,14 +43,15 @@ __all__ = [
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start here": ("env", "preset", "actors", "minutes", "total_steps", "learning_rate", "seed"),
     "Environment": (
-        "random_start", "probe_steps", "image_size", "gray", "frame_stack", "sticky_actions",
-        "life_loss_is_terminal", "reward_clip", "step_timeout_s", "max_crash_rate",
+        "env_kwargs", "wrappers", "random_start", "probe_steps", "image_size", "gray",
+        "frame_stack", "sticky_actions", "life_loss_is_terminal", "reward_clip", "step_timeout_s",
+        "max_crash_rate",
     ),
     "Sampling": (
         "sampling", "resets", "arrivals", "envs_per_actor", "batch_rows", "rollout_steps",
         "overlap", "batch_trajectories", "ahead", "max_staleness", "predictors", "adjust_s",
         "most_agents", "predict_requests", "predict_wait_ms", "explore_steps", "epsilon",
-        "epsilon_spread",
+        "epsilon_spread", "exploration_noise",
     ),
     "Replay": (
         "replay_rows", "learn_from", "replay_ratio", "batch_size", "n_step", "prioritized_alpha",

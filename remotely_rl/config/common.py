@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import gymnasium
@@ -17,6 +17,8 @@ from remotely_rl.environments import (
     Images,
     Source,
     Watch,
+    Wrapper,
+    additions,
     checks,
     is_atari,
 )
@@ -71,6 +73,14 @@ class Common:
         str, "settings to begin with: auto, those that learn the env; none; paper; or those of"
              " another env"
     ] = presets.NONE  # fmt: skip
+
+    env_kwargs: Annotated[
+        Mapping[str, Any], "argument of the environment, a Python literal or text; may be repeated"
+    ] = dataclasses.field(default_factory=dict)
+    wrappers: Annotated[
+        Sequence[Wrapper | str], "wrapper around each environment, module:NAME or FILE.py:NAME; may"
+                                 " be repeated, innermost first"
+    ] = ()  # fmt: skip
 
     step_timeout_s: Annotated[
         float, "an environment that takes longer for a step or a reset hangs, and is replaced; 0:"
@@ -159,6 +169,8 @@ class Common:
         presets.begin(self, self.__dict__.pop("given", ()))
         settings.check(self)
         precision.check(self.precision)
+        object.__setattr__(self, "env_kwargs", additions.checked_arguments(self.env_kwargs))
+        object.__setattr__(self, "wrappers", additions.checked_wrappers(self.wrappers))
         units = networks.hidden_of(self.hidden)
         if units is not None:
             object.__setattr__(self, "hidden", ",".join(map(str, units)))
@@ -281,7 +293,9 @@ class Common:
         self, count: int, watch: Watch | None = None, waits: bool = False
     ) -> Environments:
         """Make `count` environments as these settings say; see `environments.plan` on `waits`."""
-        return environments.make(self.env, count, self.atari, self.images, watch, waits)
+        return environments.make(
+            self.env, count, self.atari, self.images, watch, waits, self.env_kwargs, self._wrappers
+        )
 
     @property
     def plan(self) -> environments.Plan:
@@ -291,7 +305,13 @@ class Common:
     def plan_of(self, threads: int) -> environments.Plan:
         """The same, with so many threads to step games that are native."""
         atari = dataclasses.replace(self.atari, threads=threads)
-        return environments.plan(self.env, atari, self.images, waits_of(self))
+        return environments.plan(
+            self.env, atari, self.images, waits_of(self), self.env_kwargs, self._wrappers
+        )
+
+    @property
+    def _wrappers(self) -> tuple[Wrapper, ...]:
+        return self.wrappers  # type: ignore[return-value]  # none is a word once it is checked
 
     @property
     def atari(self) -> Atari:

@@ -7,6 +7,7 @@ obs = envs.reset(seed=1)
 obs, reward, terminated, truncated, valid, begins = envs.step(action)
 """
 
+from remotely_rl.environments.additions import Wrapper
 from remotely_rl.environments.atari import Atari
 from remotely_rl.environments.checks import check
 from remotely_rl.environments.contract import Environments, Step
@@ -36,6 +37,7 @@ __all__ = [
     "Source",
     "Step",
     "Watch",
+    "Wrapper",
     "agents_of",
     "check",
     "check_is_known",

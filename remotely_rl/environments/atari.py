@@ -4,8 +4,9 @@ The defaults of `Atari` are not Gymnasium's: no sticky actions, the minimal set 
 observation every four frames.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -43,8 +44,17 @@ def observes_ram(spec: EnvSpec) -> bool:
     return spec.kwargs.get("obs_type") == "ram"
 
 
-def make_vector(spec: EnvSpec, count: int, atari: Atari) -> "AtariVectorEnv":
-    """Make `count` environments of the game of a Gymnasium spec."""
+# The arguments of ale-py's vector environment that no setting is for.
+TAKES = (
+    "full_action_space", "continuous", "continuous_action_threshold", "frameskip", "maxpool",
+    "noop_max", "use_fire_reset", "max_num_frames_per_episode",
+)  # fmt: skip
+
+
+def make_vector(
+    spec: EnvSpec, count: int, atari: Atari, kwargs: Mapping[str, Any] | None = None
+) -> "AtariVectorEnv":
+    """Make `count` environments of the game of a Gymnasium spec; `kwargs` are of TAKES."""
     from ale_py.vector_env import AtariVectorEnv  # noqa: PLC0415 - few need it
 
     return AtariVectorEnv(
@@ -58,5 +68,5 @@ def make_vector(spec: EnvSpec, count: int, atari: Atari) -> "AtariVectorEnv":
         repeat_action_probability=atari.sticky_actions,
         life_loss_info=atari.life_loss_is_terminal,
         reward_clipping=False,
-        use_fire_reset=True,
+        **{"use_fire_reset": True, **(kwargs or {})},
     )

@@ -1,16 +1,19 @@
 """What environments are made from: a Gymnasium id, or the user's own callable."""
 
+import copy
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
 from remotely.arguments import signature_of
-from remotely_rl.environments.atari import Atari, is_atari_id, make_vector, observes_ram
+from remotely_rl.environments import additions
+from remotely_rl.environments.additions import Wrapper
+from remotely_rl.environments.atari import TAKES, Atari, is_atari_id, make_vector, observes_ram
 from remotely_rl.environments.contract import Environments
 from remotely_rl.environments.images import Images, preprocessed
 from remotely_rl.environments.multi_agent import MultiAgent, takes_turns
@@ -24,6 +27,8 @@ from remotely_rl.supervision.whole import WatchedVectorEnv
 Source = str | Callable[..., Any]
 
 
+# What gymnasium.make takes beside the arguments of an environment.
+OF_MAKE = ("render_mode", "max_episode_steps", "disable_env_checker")
 CANNOT_WAIT = "step as one and cannot wait for the pause: set resets=at_once"
 
 
@@ -44,9 +49,13 @@ def make(
     images: Images | None = None,
     watch: Watch | None = None,
     waits: bool = False,
+    kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Wrapper] = (),
 ) -> Environments:
     """Make `count` environments as `plan` says, and raise what that raises."""
-    make_vector, lives, channels_first, waits, agents = plan(source, atari, images, waits)
+    make_vector, lives, channels_first, waits, agents = plan(
+        source, atari, images, waits, kwargs, wrappers
+    )
     vector = make_vector(count * agents, watch)
     return Environments(
         vector, lives=lives, channels_first=channels_first, waits=waits, agents=agents
@@ -58,30 +67,40 @@ def plan(
     atari: Atari | None = None,
     images: Images | None = None,
     waits: bool = False,
+    kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Wrapper] = (),
 ) -> Plan:
     """Return how to make environments from a Gymnasium id or from the user's own callable.
 
     A callable with a parameter `num_envs` (a VectorEnv class has one) is called once with it and
     returns a Gymnasium VectorEnv.  A `MultiAgent` is called for so many rows as its games have
-    agents in all.  Any other callable is called once for each environment, without
-    arguments, and returns a Gymnasium Env each time.  `atari` is used for Atari games only,
-    `images` for all other environments.  With `waits` an environment whose episode is over stays
-    where it is, until it is told to begin another.
+    agents in all.  Any other callable is called once for each environment, without other arguments,
+    and returns a Gymnasium Env each time.  Each gets `kwargs`.  `wrappers` are around each
+    environment, the first one innermost.  `atari` is used for Atari games only, `images` for all
+    other environments, around the wrappers.  With `waits` an environment whose episode is over
+    stays where it is, until it is told to begin another.
 
-    Raises TrainingError for an unknown id; and so does `Plan.make`, for spaces that no policy fits,
+    Raises TrainingError for an unknown id or argument, and for wrappers around environments that
+    step as one; and so does `Plan.make`, for spaces that no policy fits,
     a callable that returns something else, or observations that are not one image if `images` asks
     for one; and both if environments cannot wait.
     """
     images, atari = images or Images(), atari or Atari()
-    check_is_known(source)
-    side_by_side = functools.partial(_side_by_side, images, waits)
+    kwargs = dict(kwargs or {})
+    check_is_known(source, kwargs)
+    side_by_side = functools.partial(_side_by_side, images, waits, tuple(wrappers), kwargs)
     channels_first = images.frame_stack > 1
     if isinstance(source, str):
         spec = spec_of(source)
         if is_atari_id(source) and not observes_ram(spec):
             if waits:
                 raise TrainingError(f"the games of {source} {CANNOT_WAIT}")
-            native = functools.partial(_native, spec, atari)
+            if wrappers:
+                raise TrainingError(
+                    f"the games of {source} step as one and have no wrappers: pass a function that"
+                    " makes a game, env=, and wrap it there"
+                )
+            native = functools.partial(_native, spec, atari, kwargs)
             return Plan(native, lives=atari.life_loss_is_terminal)
         registered = functools.partial(_registered, side_by_side, spec)
         return Plan(registered, channels_first=channels_first, waits=waits)
@@ -91,9 +110,14 @@ def plan(
                 f"{name_of(source)} makes a vector environment, which {images.asked_for} cannot"
                 " change: preprocess its images yourself"
             )
+        if wrappers:
+            raise TrainingError(
+                f"{name_of(source)} makes a vector environment, whose environments wrappers cannot"
+                " reach: wrap them there"
+            )
         if waits:
             raise TrainingError(f"the environments of {name_of(source)} {CANNOT_WAIT}")
-        return Plan(functools.partial(_whole, source), agents=agents_of(source))
+        return Plan(functools.partial(_whole, source, kwargs), agents=agents_of(source))
     made_one_by_one = functools.partial(side_by_side, source)
     return Plan(made_one_by_one, channels_first=channels_first, waits=waits)
 
@@ -108,17 +132,21 @@ def is_atari(source: Source) -> bool:
     return isinstance(source, str) and is_atari_id(source)
 
 
-def check_is_known(source: Source) -> None:
-    """Raise TrainingError for an id that Gymnasium does not know, and for what `make` cannot call.
+def check_is_known(source: Source, kwargs: Mapping[str, Any] | None = None) -> None:
+    """Raise TrainingError for an id that Gymnasium does not know, and for what `make` cannot call
+    with these arguments.
 
     Of an id `module:id`, the module is imported: it and the modules that it needs are then sent to
     actors.
     """
+    kwargs = kwargs or {}
     if isinstance(source, str):
         if ":" not in source and not is_registered(source):
             raise TrainingError(f"no environment is called {source!r}{_closest_id(source)}")
         try:
-            spec_of(source)
+            spec = spec_of(source)
+            if kwargs:
+                _check_arguments(source, spec, kwargs)
         except (gymnasium.error.Error, ImportError) as error:
             raise TrainingError(f"Gymnasium cannot make {source!r}: {error}") from error
         return
@@ -129,25 +157,38 @@ def check_is_known(source: Source) -> None:
         )
     try:
         given = {"num_envs": 1} if _takes_num_envs(source) else {}
-        signature_of(source).bind(**given)
+        additions.check_taken(name_of(source), kwargs, source)
+        signature_of(source).bind(**given, **kwargs)
     except ValueError:  # some built-ins have no signature
         return
     except TypeError as error:
         name = name_of(source)
         raise TrainingError(
-            f"{name} is called without arguments, and is {error}: pass functools.partial({name},"
-            " ...), or a function that makes it"
+            f"{name} is called without {'other ' if kwargs else ''}arguments, and is {error}: pass"
+            f" functools.partial({name}, ...), or a function that makes it"
         ) from None
 
 
+def _check_arguments(source: str, spec: EnvSpec, kwargs: Mapping[str, Any]) -> None:
+    if is_atari_id(source) and not observes_ram(spec):
+        additions.check_known(source, kwargs, TAKES)
+        return
+    point = spec.entry_point
+    creator = load_env_creator(point) if isinstance(point, str) else point
+    if creator is not None:
+        additions.check_taken(source, kwargs.keys() - set(OF_MAKE[1:]), creator)
+
+
 def _native(
-    spec: EnvSpec, atari: Atari, count: int, watch: Watch | None
+    spec: EnvSpec, atari: Atari, kwargs: Mapping[str, Any], count: int, watch: Watch | None
 ) -> VectorEnv[Any, Any, Any]:
-    return _watched(make_vector(spec, count, atari), watch)
+    return _watched(make_vector(spec, count, atari, kwargs), watch)
 
 
-def _whole(source: Callable[..., Any], count: int, watch: Watch | None) -> VectorEnv[Any, Any, Any]:
-    vector = source(num_envs=count)
+def _whole(
+    source: Callable[..., Any], kwargs: Mapping[str, Any], count: int, watch: Watch | None
+) -> VectorEnv[Any, Any, Any]:
+    vector = source(num_envs=count, **copy.deepcopy(dict(kwargs)))
     if not isinstance(vector, VectorEnv):
         raise TrainingError(_wrong_type(source, vector, "gymnasium.vector.VectorEnv"))
     if vector.num_envs != count:
@@ -176,13 +217,14 @@ def _watched(vector: VectorEnv[Any, Any, Any], watch: Watch | None) -> VectorEnv
 
 
 def _side_by_side(
-    images: Images, waits: bool, make_one: Callable[[], Any], count: int, watch: Watch | None
-) -> VectorEnv[Any, Any, Any]:
+    images: Images, waits: bool, wrappers: Sequence[Wrapper], kwargs: Mapping[str, Any],
+    make_one: Callable[..., Any], count: int, watch: Watch | None,
+) -> VectorEnv[Any, Any, Any]:  # fmt: skip
     def make_checked() -> gymnasium.Env[Any, Any]:
-        env = make_one()
+        env = make_one(**copy.deepcopy(dict(kwargs)))  # which an environment may change
         if not isinstance(env, gymnasium.Env):
             raise TrainingError(_wrong_type(make_one, env, "gymnasium.Env"))
-        return preprocessed(env, images)
+        return preprocessed(additions.wrapped(env, wrappers), images)
 
     flight, step_timeout_s = watch or (None, 0.0)
     return SupervisedVectorEnv(

@@ -162,7 +162,7 @@ def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
     groups: dict[str, Group] = {}
     empty = []
     for run in {Path(run).resolve(): Path(run) for run in runs}.values():
-        algorithm, env, config, _ = run_folder.read(run)
+        algorithm, env, config, *_ = run_folder.read(run)
         file = RunFolder(run).metrics
         try:
             rows = _finished(file)

@@ -12,17 +12,20 @@ A checkpoint is all that a run needs to continue as if it had not stopped: a dic
 and plain values, so that loading it runs no code (`weights_only`).
 """
 
+import contextlib
 import dataclasses
 import io
 import json
 import math
 import pickle
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from remotely_rl import durable
+from remotely_rl import durable, settings
 from remotely_rl.errors import TrainingError
 
 if TYPE_CHECKING:  # the dashboard reads the folders of runs, and needs no torch
@@ -79,14 +82,61 @@ def check_is_free(path: Path) -> None:
 
 def write(folder: RunFolder, algorithm: str, config: Any, source: str | None = None) -> None:
     """Writes config.json, whole or not at all."""
-    from remotely_rl.environments import name_of  # noqa: PLC0415 - imports torch
-
-    fields = dataclasses.asdict(config) | {"env": name_of(config.env)}
-    own = {} if source is None else {"source": source}
-    text = json.dumps({"algorithm": algorithm, **own, "config": fields}, indent=2)
+    content = {
+        "algorithm": algorithm,
+        "source": source,
+        "config": fields_of(config),
+        "not_kept": not_kept(config),
+    }
+    text = json.dumps({name: value for name, value in content.items() if value}, indent=2)
     beside = folder.config.with_suffix(".json.tmp")
     beside.write_text(text + "\n", encoding="utf-8")
     beside.replace(folder.config)
+
+
+def fields_of(config: Any) -> dict[str, Any]:
+    """The fields of a config as config.json has them."""
+    from remotely_rl.environments import additions, name_of  # noqa: PLC0415 - imports torch
+
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    texts = {name: settings.text_of(value) for name, value in config.env_kwargs.items()}
+    arguments = {
+        name: _json_of(config.env_kwargs[name], text)
+        for name, text in texts.items()
+        if text is not None
+    }
+    words = [additions.word_of(one) for one in config.wrappers]
+    return fields | {"env": name_of(config.env), "env_kwargs": arguments, "wrappers": words}
+
+
+# How what a folder could not keep is passed again on the command line.
+AGAIN = {"env_kwargs": "--env-arg NAME=VALUE", "wrappers": "--wrapper FILE.py:NAME"}
+
+
+def not_kept(config: Any) -> dict[str, str]:
+    """What config.json cannot say, by the field that it is of."""
+    from remotely_rl.environments import additions  # noqa: PLC0415 - imports torch
+
+    arguments = [f"{k}={v!r}" for k, v in config.env_kwargs.items() if settings.text_of(v) is None]
+    wrappers = [additions.called(one) for one in config.wrappers if additions.word_of(one) is None]
+    lost = {"env_kwargs": ", ".join(arguments), "wrappers": ", ".join(wrappers)}
+    return {name: what for name, what in lost.items() if what}
+
+
+def remarks(config: Any) -> list[str]:
+    """What a run says of what its folder cannot keep."""
+    return [
+        f"the run folder cannot keep {what}, of {name}: pass it again to resume, evaluate or play"
+        for name, what in not_kept(config).items()
+    ]
+
+
+def _json_of(value: Any, text: str) -> Any:
+    """An argument as JSON has it; a text, or what JSON does not have, as the command line does."""
+    with contextlib.suppress(TypeError, ValueError):
+        if not isinstance(value, str) and repr(json.loads(json.dumps(value))) == repr(value):
+            return value
+    return text
 
 
 class RunConfig(NamedTuple):
@@ -96,6 +146,7 @@ class RunConfig(NamedTuple):
     env: str
     config: dict[str, Any]
     source: str | None = None  # FILE.py:NAME of an algorithm of a user's
+    not_kept: Mapping[str, str] = MappingProxyType({})  # what it could not say, by its field
 
 
 def read(run: str | Path) -> RunConfig:
@@ -125,27 +176,35 @@ def parsed(content: bytes, path: Path) -> RunConfig:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
             source = said.get("source")
             return RunConfig(
-                algorithm, env, _renamed(said["config"]), None if source is None else str(source)
+                algorithm,
+                env,
+                in_use(said["config"]),
+                None if source is None else str(source),
+                said.get("not_kept", {}),
             )
     raise TrainingError(f"{path} does not name the algorithm and the environment of a run")
 
 
-def _renamed(config: dict[str, Any]) -> dict[str, Any]:
-    """A config that an earlier version may have written, with the names of fields of today."""
+def in_use(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a config.json, perhaps of an earlier version, by their names of today, with
+    arguments as they are."""
+    for name, value in (config.get("env_kwargs") or {}).items():
+        if isinstance(value, str):
+            config["env_kwargs"][name] = settings.literal(value)
     if "hidden_units" in config:  # of each of two layers
         config["hidden"] = "{0},{0}".format(config.pop("hidden_units"))
     return config
 
 
-def reopen(path: Path, algorithm: str) -> tuple[RunFolder, dict[str, Any]]:
-    """Opens the folder of an earlier run.  Returns it and its config as a dictionary.
+def reopen(path: Path, algorithm: str) -> tuple[RunFolder, RunConfig]:
+    """Opens the folder of an earlier run.  Returns it and what its config.json says.
 
     Raises TrainingError if it is not a run folder, or one of another algorithm.
     """
-    ran, _, config, _ = read(path)
-    if ran != algorithm:
-        raise TrainingError(f"{path} is a run of {ran}; resume it with {ran}, not {algorithm}")
-    return RunFolder(path), config
+    ran = read(path)
+    if (by := ran.algorithm) != algorithm:
+        raise TrainingError(f"{path} is a run of {by}; resume it with {by}, not {algorithm}")
+    return RunFolder(path), ran
 
 
 def default_name(algorithm: str, env: Any) -> str:

@@ -40,7 +40,6 @@ from remotely_rl import settings
 from remotely_rl.acting import cluster
 from remotely_rl.acting.evaluation import half_interval
 from remotely_rl.config import Common, device_of
-from remotely_rl.environments import name_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning import threads
 from remotely_rl.runs import curve, progress, run_folder
@@ -184,8 +183,7 @@ def check_continues(run: Path, config: Common) -> None:
         raise TrainingError(
             f"{run} has no checkpoint to go on from: remove it, or take another --run"
         )
-    fields = dataclasses.asdict(config) | {"env": name_of(config.env)}
-    now = json.loads(json.dumps(fields, default=str))
+    now = run_folder.in_use(json.loads(json.dumps(run_folder.fields_of(config))))
     for name in sorted(now.keys() - (curve.CHANCE - {"env"})):
         if name in kept.config and kept.config[name] != now[name]:
             raise TrainingError(

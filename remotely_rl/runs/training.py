@@ -32,11 +32,11 @@ import torch
 from torch import nn
 
 import remotely
-from remotely_rl import environments, networks, trees
+from remotely_rl import environments, networks, settings, trees
 from remotely_rl.acting import cluster, player
 from remotely_rl.acting.policy import one_thread
 from remotely_rl.config import Common, device_of, learners_of
-from remotely_rl.environments import checks, name_of
+from remotely_rl.environments import additions, checks, name_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.learning.learner import Learner
@@ -196,7 +196,7 @@ def begin(
     session.learner = made
     session.opening = [
         *progress.summary(made.model, seen), f"learning rate: {made.learning_rate}", *seen.odd,
-        *config.remarks(is_own_model=model is not None),
+        *config.remarks(is_own_model=model is not None), *run_folder.remarks(config),
     ]  # fmt: skip
     if os.environ.get("REMOTELY_LOCAL") != "1":  # there nobody waits for actors
         import_late()
@@ -253,20 +253,31 @@ def config_of(
 ) -> C:
     """The config of the run in this folder, with the fields in `given` changed.
 
-    Raises TrainingError if it is not a run of this algorithm, if it has an unknown option, or if
-    its environment is a callable of yours, which you must pass: the folder has only its name.
+    `env_kwargs` in `given` are beside those of the run.  Raises TrainingError if it is not a run of
+    this algorithm, if it has an unknown option, or if its environment is a callable of yours, which
+    you must pass: the folder has only its name.  So it does for other things that are not given and
+    that the folder could not keep.
     """
-    _, kept = run_folder.reopen(Path(run), algorithm)
+    _, ran = run_folder.reopen(Path(run), algorithm)
+    kept, given = ran.config, given or {}
+    for name, what in ran.not_kept.items():
+        if name not in given:
+            raise TrainingError(
+                f"{run} was trained with {name} that a run folder cannot keep: {what}; pass them"
+                f" again, {name}= or {run_folder.AGAIN[name]}"
+            )
     known = [field.name for field in dataclasses.fields(kind)]
     for name in kept:
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
-    given = given or {}
+    if "wrappers" not in given:
+        additions.check_is_elsewhere(kept.get("wrappers", ()), run)
+    if "env_kwargs" in given:
+        given = given | {"env_kwargs": {**kept.get("env_kwargs", {}), **given["env_kwargs"]}}
     if "preset" in given:
         raise TrainingError("a resumed run has its settings: use --resume without --preset")
-    usual = {field.name: field.default for field in dataclasses.fields(kind)}
-    # Every field, so that no preset begins anew.
-    config = kind(**{**usual, **kept, **given})
+    usual = {one.name: one.default for one in settings.settings(kind)}
+    config = kind(**{**usual, **kept, **given})  # every field, so that no preset begins anew
     object.__setattr__(config, "overridden", frozenset(given))
     env = config.env
     is_id = re.fullmatch(r"[\w.]+:[\w./-]+", str(env)) is not None  # of a module
@@ -392,7 +403,7 @@ def probe(config: Common) -> EnvironmentInfo:
 
     Raises TrainingError if all attempts fail, or if the config's minutes are over first.
     """
-    environments.check_is_known(config.env)  # needs no cluster
+    environments.check_is_known(config.env, config.env_kwargs)  # needs no cluster
     if (device := device_of(config)).type == "cuda":
         beside(lambda: torch.zeros(1, device=device))  # makes CUDA's context
     cluster.connect(config.processes)

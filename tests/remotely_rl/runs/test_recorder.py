@@ -141,7 +141,7 @@ def test_a_run_that_crashed_goes_on_without_losing_its_best_agent(tmp_path: Path
 def test_the_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     kept = json.loads((folder.path / "config.json").read_text())
-    assert kept == {"algorithm": "toy", "config": dataclasses.asdict(CONFIG)}
+    assert kept == {"algorithm": "toy", "config": dataclasses.asdict(CONFIG) | {"wrappers": []}}
 
 
 def test_a_run_folder_that_exists_is_not_written_into(tmp_path: Path) -> None:
