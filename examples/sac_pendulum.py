@@ -15,7 +15,8 @@ import torch
 
 import remotely
 from remotely_rl import sac
-from remotely_rl.algorithms.sac import SoftActor, SoftLearner
+from remotely_rl.acting.continuous import ContinuousActor
+from remotely_rl.algorithms.sac import SoftLearner
 from remotely_rl.experience.replay import Ratio, Replay
 from remotely_rl.runs.replaying import count_in, to_device
 from remotely_rl.runs.training import make_learner
@@ -30,7 +31,7 @@ def main(minutes: float = MINUTES) -> None:
     torch.set_num_threads(1)  # a second one costs a small network more than it gains
     remotely.connect(cpus=1)  # or remotely.connect("host:8010")
     learner = make_learner(CONFIG, kind=SoftLearner)  # or make_learner(CONFIG, YourPolicy, ...)
-    actor = SoftActor(CONFIG, learner.model, CONFIG.seed)
+    actor = ContinuousActor(CONFIG, learner.model, CONFIG.seed)
     ratio = Ratio(CONFIG.replay_ratio, CONFIG.batch_size, CONFIG.learn_from)
     replay: Replay | None = None
     scores: list[float] = []

@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.impala as impala
     import remotely_rl.algorithms.n_step_q as n_step_q
     import remotely_rl.algorithms.ppo as ppo
+    import remotely_rl.algorithms.qr_dqn as qr_dqn
     import remotely_rl.algorithms.rainbow as rainbow
     import remotely_rl.algorithms.sac as sac
+    import remotely_rl.algorithms.td3 as td3
     from remotely_rl.acting.actor import Actor
     from remotely_rl.acting.dial_in import dial_in
     from remotely_rl.agents.agent import Agent, load
@@ -91,8 +93,10 @@ __all__ = [
     "load",
     "n_step_q",
     "ppo",
+    "qr_dqn",
     "rainbow",
     "sac",
+    "td3",
     # what an algorithm in a file of your own is made of
     "Actor",
     "Common",

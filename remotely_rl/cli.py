@@ -190,10 +190,8 @@ def _words(*without: str) -> list[str]:
     return words
 
 
-MODEL = {
-    "all": "A model of your own.  [one that fits]",
-    "sac": "A model of your own as the policy; its value is not used.  [one that fits]",
-}
+AS_POLICY = "A model of your own as the policy; its value is not used.  [one that fits]"
+MODEL = {"all": "A model of your own.  [one that fits]", "sac": AS_POLICY, "td3": AS_POLICY}
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
     " Ctrl-C.  Defaults are in brackets; for many environments a preset has better ones, which"
@@ -529,11 +527,13 @@ def dashboard(runs: str, address: str | None, key: Path | None, **where: Any) ->
     It prints a link that works once, and changes nothing.  With --address it also shows a cluster,
     as `remotely dashboard` does.
     """
-    with told():
+    try:
         check_is_installed()
         from remotely_rl.dashboard import command  # noqa: PLC0415 - `--help` needs no server
 
         command.run(Path(runs), address, key, where)
+    except (TrainingError, remotely.RemotelyError, ValueError) as error:
+        raise Refused(str(error)) from None
 
 
 @main.command()

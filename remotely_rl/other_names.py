@@ -46,6 +46,10 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "reward_clip": ("", "", "`clip_rewards`", "`reward_clip`"),
     "max_staleness": ("", "", "", "`max_policy_lag`"),
     "tau": ("`tau`", "`tau`", "`tau`", ""),
+    "policy_delay": ("`policy_delay`", "`policy_frequency`", "", ""),
+    "exploration_noise": ("`action_noise`, an object", "`exploration_noise`", "", ""),
+    "target_noise": ("`target_policy_noise`", "`policy_noise`", "", ""),
+    "target_noise_clip": ("`target_noise_clip`", "`noise_clip`", "", ""),
     "target_entropy": ("`target_entropy`", "", "`target_entropy`", ""),
     "initial_temperature": ('`ent_coef="auto_1.0"`', "", "`initial_alpha`", ""),
     "hidden": (
@@ -84,6 +88,7 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "prioritized_alpha": ("", "", "`alpha`, of the buffer's config", ""),
     "prioritized_beta": ("", "", "`beta`, of the buffer's config", ""),
     "atoms": ("", "`n_atoms`", "`num_atoms`", ""),
+    "quantiles": ("`n_quantiles`, of `policy_kwargs`", "", "", ""),
     "value_bound": ("", "`v_max`", "`v_max`", ""),
     "evaluate_every": (
         "`eval_freq`, in steps of one environment", "", "`evaluation_interval`, in iterations", "",

@@ -214,9 +214,10 @@ def test_the_recipes_of_environments_that_survive_run(call: str, says: str, tmp_
         ("own_environment", "lstm=32: mean return 0.9"),
         ("own_vector_environment", "is reached"),
         ("dict_and_mask", "is reached"),
+        ("evaluation_hook", "the policy of the best evaluation is in"),
     ],
 )
-def test_an_own_model_environment_and_vector_environment_learn(
+def test_an_own_model_environment_vector_environment_and_curriculum_learn(
     example: str, says: str, tmp_path: Path
 ) -> None:
     done = subprocess.run(

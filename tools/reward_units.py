@@ -22,8 +22,9 @@ from tools import classic, tables
 UNITS = (1.0, 1e-6, 1e6)
 # What else is in units of rewards: returns reach 50 with a gamma of 0.98.
 ATOMS = {"value_bound": 50.0}
-LIKE_DQN = ("c51", "rainbow")
-TEMPLATES = (*(name for name in classic.ALGORITHMS if name != "sac"), *LIKE_DQN)
+LIKE_DQN = ("c51", "qr_dqn", "rainbow")
+ON_CARTPOLE = (name for name in classic.ALGORITHMS if (name, "CartPole-v1") not in classic.UNFIT)
+TEMPLATES = tuple(dict.fromkeys((*ON_CARTPOLE, *LIKE_DQN)))
 
 
 def run(template: str, unit: float, steps: int, seed: int) -> tuple[float, int]:
@@ -39,7 +40,7 @@ def run(template: str, unit: float, steps: int, seed: int) -> tuple[float, int]:
     }
     if template in LIKE_DQN:
         defaults = module.Config()
-        changed |= {name: getattr(defaults, name) for name in ("atoms", "noisy")}
+        changed |= {name: getattr(defaults, name) for name in ("atoms", "quantiles", "noisy")}
         changed |= {name: bound * unit for name, bound in ATOMS.items()}
     with tempfile.TemporaryDirectory() as folder:
         result = module.train(module.Config(**given | changed), run=Path(folder) / "run")

@@ -57,6 +57,11 @@ ALGORITHMS = {
         "Actors fill a replay; two critics learn values from it, and the policy learns to collect"
         " rewards while its entropy is held at a target.",
     ),
+    "td3": Algorithm(
+        "Continuous actions, learnt from a replay by a policy without chance.",
+        "Actors fill a replay with noise on their actions; two critics learn values from it, and"
+        " the policy follows the gradient of one of them, half as often.",
+    ),
     "n_step_q": Algorithm(
         "Asynchronous n-step Q-learning, one-step Q, SARSA.",
         "Epsilon-greedy workers learn action values; a rule, --sync, turns their gradients into one"
@@ -70,6 +75,10 @@ ALGORITHMS = {
     "c51": Algorithm(
         "DQN that learns distributions of returns.",
         "DQN with the probabilities of 51 returns for each action in place of their mean.",
+    ),
+    "qr_dqn": Algorithm(
+        "DQN that learns quantiles of returns.",
+        "DQN with 200 quantiles of the returns of each action in place of their mean.",
     ),
     "rainbow": Algorithm(
         "DQN with all of it: distributions, priorities, noisy layers.",

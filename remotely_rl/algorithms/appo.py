@@ -84,7 +84,7 @@ class Config(Common):
     learners_share: ClassVar[str] = STORE  # what several share
     lacks: ClassVar[Mapping[str, str]] = {
         "learners_share": "appo's learners share a store, because its actors never wait: learners"
-        " would come to different numbers of updates; a2c, dqn, c51 and rainbow have a choice"
+        " would come to different numbers of updates; a2c, dqn, c51, qr_dqn and rainbow choose"
     }
 
     def __post_init__(self) -> None:

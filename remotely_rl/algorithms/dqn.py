@@ -7,12 +7,14 @@ Mnih et al. 2015, https://doi.org/10.1038/nature14236, and what was added to it,
     prioritized_alpha      Schaul et al. 2016, https://arxiv.org/abs/1511.05952
     n_step                 Sutton 1988; uncorrected, as in Rainbow
     atoms, value_bound     Bellemare et al. 2017 (C51), https://arxiv.org/abs/1707.06887
+    quantiles              Dabney et al. 2017 (QR-DQN), https://arxiv.org/abs/1710.10044
     noisy                  Fortunato et al. 2018, https://arxiv.org/abs/1706.10295
     reset_interval, ...    Schwarzer et al. 2023 (BBF), https://arxiv.org/abs/2305.19452
 
-`c51.py` and `rainbow.py` (Hessel et al. 2018, https://arxiv.org/abs/1710.02298) are other defaults
-of these fields; `rainbow --no-noisy` is the epsilon-Rainbow of Stooke and Abbeel 2018,
-https://arxiv.org/abs/1803.02811, whose large batches and ratio of replay this template follows.
+`c51.py`, `qr_dqn.py` and `rainbow.py` (Hessel et al. 2018, https://arxiv.org/abs/1710.02298) are
+other defaults of these fields; `rainbow --no-noisy` is the epsilon-Rainbow of Stooke and Abbeel
+2018, https://arxiv.org/abs/1803.02811, whose large batches and ratio of replay this template
+follows.
 
 Actors play in rounds by the newest parameters, epsilon-greedily, and the learner makes the updates
 that a round owes: a step is learnt from `replay_ratio` times, whatever the batch.  Differences from
@@ -22,7 +24,8 @@ the papers:
     the input is normalized by statistics of what was seen, which the target network copies
     the target's period is counted in steps of the environments, not in updates
     truncated episodes bootstrap
-    an error counts as surprising by its size, unclipped; a distribution by its KL divergence
+    an error counts as surprising by its size, unclipped; a distribution of atoms by its KL
+    divergence, one of quantiles by its Wasserstein distance
     noisy layers begin with the means that the plain network has
     resets go back to the weights that the run began with; BBF draws others each time
 """
@@ -44,7 +47,7 @@ from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common, fields, shares_store
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
-from remotely_rl.functions import categorical, losses, q_learning
+from remotely_rl.functions import categorical, losses, q_learning, quantiles
 from remotely_rl.learning.learner import ABSENT, Losses, TargetLearner
 from remotely_rl.networks import QNetwork, precision
 from remotely_rl.runs import replaying, sampling
@@ -103,6 +106,9 @@ class Config(Common):
         float, "the atoms are from minus this to this; what is beyond counts as the outermost",
         NOT_NEGATIVE,
     ] = 10.0  # fmt: skip
+    quantiles: Annotated[
+        int, "quantiles of returns that are learnt; 1: the mean alone", COUNT
+    ] = 1  # fmt: skip
     reset_interval: Annotated[
         int, "updates between resets of the layers after the convolutions; 0: never", NOT_NEGATIVE
     ] = 0  # fmt: skip
@@ -136,6 +142,11 @@ class Config(Common):
             )
         if self.atoms > 1 and self.value_bound == 0:
             raise TrainingError("value_bound must be more than 0 for atoms to differ")
+        if self.atoms > 1 and self.quantiles > 1:
+            raise TrainingError(
+                f"atoms ({self.atoms}) and quantiles ({self.quantiles}) are two forms of a"
+                " distribution of returns: one of them must be 1"
+            )
         if self.gamma_start is not None and self.gamma_start >= 1:
             raise TrainingError("gamma_start must be less than 1: its horizon is annealed")
 
@@ -179,10 +190,12 @@ class Config(Common):
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
     ) -> QNetwork:
         if not isinstance(actions, Discrete):
-            fits = "continuous actions use sac or ppo"
+            fits = "continuous actions use sac, td3 or ppo"
             if actions.choices:
                 fits = "several choices at once use ppo"
-            raise TrainingError(f"dqn, c51 and rainbow need a Discrete(n) action space; for {fits}")
+            raise TrainingError(
+                f"dqn, c51, qr_dqn and rainbow need a Discrete(n) action space; for {fits}"
+            )
         made = networks.build_q_network(
             source,
             spec,
@@ -190,6 +203,7 @@ class Config(Common):
             is_dueling=self.dueling,
             atoms=self.atoms,
             bound=self.value_bound,
+            quantiles=self.quantiles,
             architecture=self.architecture,
         )
         if self.noisy:
@@ -257,7 +271,7 @@ class QLearner(TargetLearner[Config]):
 
 
 def compute_targets(learner: QLearner, steps: Steps) -> Tensor:
-    """What the heads of the actions taken are to become: returns [N], or distributions [N, atoms].
+    """What the heads of the actions taken are to become: returns [N], or distributions [N, width].
 
     R + gamma^n Q'(s', a*), where Q' is the target network and a* the best action by it, or by the
     online network (double).
@@ -267,23 +281,29 @@ def compute_targets(learner: QLearner, steps: Steps) -> Tensor:
     chooser = learner.heads(steps.next_obs) if learner.config.double else heads
     best = model.values(chooser, steps.next_obs).argmax(-1)
     bootstrap = q_learning.taken(heads, best)
-    if not model.is_distributional:
-        reward = learner.value_scale.normalize(steps.reward)
-        return q_learning.n_step_target(reward, steps.discount, bootstrap)
-    return categorical.project(bootstrap.softmax(-1), steps.reward, steps.discount, model.atoms)
+    if model.is_categorical:
+        return categorical.project(bootstrap.softmax(-1), steps.reward, steps.discount, model.atoms)
+    reward, discount = learner.value_scale.normalize(steps.reward), steps.discount
+    if model.is_distributional:  # each quantile is moved alike
+        reward, discount = reward.unsqueeze(-1), discount.unsqueeze(-1)
+    return q_learning.n_step_target(reward, discount, bootstrap)
 
 
-def compute_errors(heads: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def compute_errors(model: QNetwork, heads: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """The loss of each row, and how surprising it was: both [N].
 
     The Huber loss and the absolute error of values [N]; the cross-entropy and the KL divergence of
-    distributions [N, atoms], which differ by what does not depend on the network.
+    atoms [N, atoms], which differ by what does not depend on the network; the quantile Huber loss
+    and the Wasserstein distance of quantiles [N, quantiles].
     """
-    if heads.dim() == 1:
-        error = target - heads
-        return losses.huber(error), error.detach().abs()
-    loss = categorical.cross_entropy(heads, target)
-    return loss, categorical.kl_divergence(heads.detach(), target)
+    if model.is_categorical:
+        loss = categorical.cross_entropy(heads, target)
+        return loss, categorical.kl_divergence(heads.detach(), target)
+    if model.is_distributional:
+        loss = quantiles.quantile_huber(heads, target)
+        return loss, quantiles.wasserstein(heads.detach(), target)
+    error = target - heads
+    return losses.huber(error), error.detach().abs()
 
 
 def update(learner: QLearner, steps: Steps, env_steps: int, progress: float) -> Update:
@@ -302,15 +322,13 @@ def update(learner: QLearner, steps: Steps, env_steps: int, progress: float) -> 
         with torch.no_grad():
             target = compute_targets(learner, steps)
         heads = q_learning.taken(learner.heads(steps.obs), steps.action)
-    loss, priority = compute_errors(heads, target)
+    loss, priority = compute_errors(learner.model, heads, target)
     total = (steps.weight * loss).mean()
     parts = Losses(total, ABSENT, total.detach(), ABSENT, ABSENT)
     metrics = learner.count_update([learner.step(parts)])
     errors = priority.cpu().numpy()
-    q, atoms = heads.detach(), learner.model.atoms
-    q = categorical.expected(q, atoms) if learner.model.is_distributional else q
-    unit = 1.0 if learner.model.is_distributional else learner.value_scale.std  # of rewards
-    metrics["train/q_mean"] = q.mean().item() * unit
+    unit = 1.0 if learner.model.is_categorical else learner.value_scale.std  # of rewards
+    metrics["train/q_mean"] = learner.model.means(heads.detach()).mean().item() * unit
     metrics["train/td_error"] = float(errors.mean()) * unit
     return Update(metrics, errors)
 
@@ -353,36 +371,20 @@ class QActor(Actor):
 def loop(session: Session[Config]) -> None:
     """The same seed gives the same run, bit by bit, on one machine, unless actors and learner
     `overlap`."""
-    learner, config = session.learner, session.learner.config
+    learner = session.learner
     assert isinstance(learner, QLearner)
     replay = session.replay = replaying.RunReplay(session)
-    session.tally.gauges.append(lambda: config.gauge(session.env_steps))
-    actors = sampling.rounds(session, QActor)
-    while not session.over():
-        if actors.idle:
-            actors.begin(learner.parameters(session.env_steps))
-        rollouts = session.take(actors)
-        if not rollouts:
-            continue
-        with session.spending("learning"):
-            replay.append(rollouts)
-            replaying.count_in(learner, rollouts)
+    session.tally.gauges.append(lambda: learner.config.gauge(session.env_steps))
+    for rollouts in replay.rounds(sampling.rounds(session, QActor)):
+        config = learner.config  # a hook may have changed it
         session.warn("value_bound", config.warning_of(replaying.rewards(rollouts)))
-        staleness = [learner.version - int(r.trajectory.version[0]) for r in rollouts]
-        while replay.owes_update:
-            if config.overlap and actors.idle and replay.allows_round and not session.over():
-                actors.begin(learner.parameters(session.env_steps))
-            with session.spending("learning"):
-                progress, updates = session.progress, learner.version
-                draw = replay.draw(
-                    progress, n_step=config.n_step_at(updates), gamma=config.gamma_at(updates)
-                )
-                steps = replaying.to_device(learner, draw)
-                metrics, priority = update(learner, steps, session.env_steps, progress)
-                replay.update(draw, priority)
-            session.count_update(metrics, staleness)
-            staleness = []
-        session.tick()
+        for progress in replay.updates():
+            updates = learner.version
+            draw = replay.draw(
+                progress, n_step=config.n_step_at(updates), gamma=config.gamma_at(updates)
+            )
+            steps = replaying.to_device(learner, draw)
+            replay.learnt(draw, update(learner, steps, session.env_steps, progress))
 
 
 train = Train("dqn", Config, loop, learner=QLearner)

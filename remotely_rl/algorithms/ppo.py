@@ -96,7 +96,7 @@ class Config(Common):
 
     lacks: ClassVar[Mapping[str, str]] = {
         "learners_share": "ppo's learners share gradients: an update of several epochs would be"
-        " stale before its end; a2c, dqn, c51 and rainbow can share a store"
+        " stale before its end; a2c, dqn, c51, qr_dqn and rainbow can share a store"
     }
     paper: ClassVar[Mapping[str, Any]] = {"target_kl": 0.0, "image_size": 84}
 

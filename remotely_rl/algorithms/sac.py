@@ -22,19 +22,18 @@ owes: one for each step, if `replay_ratio` is `batch_size`.  Differences from th
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from remotely_rl import networks
-from remotely_rl.acting.actor import Actor
-from remotely_rl.acting.player import AgentOutput, Player
+from remotely_rl.acting.continuous import ContinuousActor, check_bounds
 from remotely_rl.config import Common, fields
 from remotely_rl.environments import Source
-from remotely_rl.environments.action_spaces import Actions, Composite, Continuous
+from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import losses
 from remotely_rl.functions.distributions import (
@@ -45,11 +44,11 @@ from remotely_rl.functions.distributions import (
 )
 from remotely_rl.functions.q_learning import n_step_target
 from remotely_rl.learning.learner import ABSENT, Losses, TargetLearner
-from remotely_rl.networks import Critics, SoftActorCritic, SoftPolicy, frozen
+from remotely_rl.networks import Critics, PolicyNetwork, SoftActorCritic, frozen
 from remotely_rl.runs import replaying, sampling
 from remotely_rl.runs.replaying import Steps, Update
 from remotely_rl.runs.training import Session, Train
-from remotely_rl.settings import FRACTION, NOT_NEGATIVE
+from remotely_rl.settings import NOT_NEGATIVE
 from remotely_rl.trees import Tree
 
 
@@ -73,26 +72,19 @@ class Config(Common):
     learn_from: fields.LearnFrom = 1_000
     save_replay: fields.SaveReplay = True
     batch_size: fields.BatchSize = 256
-    replay_ratio: Annotated[
-        float, "times that a step is learnt from, on average; batch_size: an update for each step",
-        NOT_NEGATIVE,
-    ] = 256.0  # fmt: skip
+    replay_ratio: fields.ReplayRatio = 256.0
     prioritized_alpha: fields.PrioritizedAlpha = 0.0
     prioritized_beta: fields.PrioritizedBeta = 0.4
 
     gamma: fields.Gamma = 0.99
     n_step: ClassVar[int] = 1  # targets of more would need the entropies of the steps between
     learning_rate: fields.LearningRate = 3e-4
-    learning_rate_end: Annotated[
-        float | None, "learning rate at the end of the schedule; none: as at the start",
-        NOT_NEGATIVE,
-    ] = None  # fmt: skip
+    learning_rate_end: fields.LearningRateEndOrSame = None
+    rate_end: ClassVar[float] = math.inf  # or learning_rate, if that is lower
     rate_rule: fields.RateRule = "none"
     rate_follows: ClassVar[str] = replaying.RATE_FOLLOWS
     max_grad_norm: fields.MaxGradNorm = 0.0
-    tau: Annotated[
-        float, "how far the targets move towards the critics in an update", FRACTION
-    ] = 0.005  # fmt: skip
+    tau: fields.Tau = 0.005
     hidden: fields.Hidden = "256,256"
     activation: fields.Activation = "relu"
     log_std_start: fields.LogStdStart = INITIAL_LOG_STD
@@ -123,7 +115,7 @@ class Config(Common):
 
         Raises TrainingError as `networks.build` does, and for actions that are not bounded.
         """
-        check_bounds(actions)
+        check_bounds("sac", actions)
         (width,) = actions.shape
         networks.check_has_images(spec, self.architecture)
         if source is None:
@@ -136,8 +128,8 @@ class Config(Common):
         critics = Critics(spec, width, self.architecture)
         return SoftActorCritic(policy, critics, self.initial_temperature)
 
-    def _policy(self, spec: Tree, outputs: int, width: int) -> SoftPolicy:
-        policy = SoftPolicy(spec, outputs, self.architecture)
+    def _policy(self, spec: Tree, outputs: int, width: int) -> PolicyNetwork:
+        policy = PolicyNetwork(spec, outputs, self.architecture)
         networks.start_policy(policy.policy, gaussian_start(width, self.log_std_start))
         return policy
 
@@ -158,23 +150,6 @@ class Config(Common):
         return squashed_sample(policy, generator)[0]
 
 
-def check_bounds(actions: Actions) -> None:
-    """Raises TrainingError unless all actions are of Boxes with bounds."""
-    parts = actions.parts if isinstance(actions, Composite) else (actions,)
-    boxes = [part for part in parts if isinstance(part, Continuous)]
-    if len(boxes) < len(parts):
-        raise TrainingError(
-            "sac needs continuous actions: a Box of floats, or a Dict or Tuple of these; for"
-            " Discrete(n) use dqn or ppo, for discrete and continuous actions together ppo"
-        )
-    for box in boxes:
-        if not np.isfinite([box.low, box.high]).all():
-            raise TrainingError(
-                f"sac needs actions with bounds, and these are from {list(box.low)} to"
-                f" {list(box.high)}: give the Box of the environment finite bounds, or use ppo"
-            )
-
-
 class SoftLearner(TargetLearner[Config]):
     """The learner: the networks, and targets that follow the critics."""
 
@@ -183,8 +158,6 @@ class SoftLearner(TargetLearner[Config]):
 
     def __init__(self, config: Config, model: nn.Module, actions: Actions):
         super().__init__(config, model, actions)
-        if config.learning_rate_end is None:
-            self.learning_rate.end = self.learning_rate.start
         self.critic_parameters = list(self.model.critics.parameters())
         made = torch.compile if config.compile else lambda network: network
         self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = made(self.model.policy)
@@ -248,61 +221,17 @@ def update(learner: SoftLearner, steps: Steps, progress: float) -> Update:
     return Update(metrics, errors)
 
 
-class SoftActor(Actor):
-    """Acts by the newest policy, and before `learn_from` uniformly at random."""
-
-    config: Config
-    fills_replay = True
-
-    @torch.inference_mode()
-    def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
-        """Draws an action for each observation."""
-        envs = player.envs
-        nothing = np.zeros(envs.num_envs, np.float32)
-        if last:
-            return AgentOutput(np.empty(0), nothing, nothing)
-        if self.env_steps < self.config.learn_from:
-            action = player.draw(uniform, torch.empty(envs.num_envs, *envs.actions.shape))
-        else:
-            policy, _ = self.model(self.tensors(obs))
-            action = player.draw(lambda *of: squashed_sample(*of)[0], policy.cpu())
-        return AgentOutput(action.numpy(), nothing, nothing)
-
-
-def uniform(into: Tensor, generator: torch.Generator) -> Tensor:
-    """Actions drawn uniformly, written into a tensor."""
-    return into.uniform_(-1, 1, generator=generator)
-
-
 def loop(session: Session[Config]) -> None:
     """The same seed gives the same run, bit by bit, on one machine, unless actors and learner
     `overlap`."""
-    learner, config = session.learner, session.learner.config
+    learner = session.learner
     assert isinstance(learner, SoftLearner)
     replay = session.replay = replaying.RunReplay(session)
-    actors = sampling.rounds(session, SoftActor)
-    while not session.over():
-        if actors.idle:
-            actors.begin(learner.parameters(session.env_steps))
-        rollouts = session.take(actors)
-        if not rollouts:
-            continue
-        with session.spending("learning"):
-            replay.append(rollouts)
-            replaying.count_in(learner, rollouts)
-        staleness = [learner.version - int(r.trajectory.version[0]) for r in rollouts]
-        while replay.owes_update:
-            if config.overlap and actors.idle and replay.allows_round and not session.over():
-                actors.begin(learner.parameters(session.env_steps))
-            with session.spending("learning"):
-                progress = session.progress
-                draw = replay.draw(progress)
-                steps = replaying.to_device(learner, draw)
-                metrics, priority = update(learner, steps, progress)
-                replay.update(draw, priority)
-            session.count_update(metrics, staleness)
-            staleness = []
-        session.tick()
+    for _ in replay.rounds(sampling.rounds(session, ContinuousActor)):
+        for progress in replay.updates():
+            draw = replay.draw(progress)
+            steps = replaying.to_device(learner, draw)
+            replay.learnt(draw, update(learner, steps, progress))
 
 
 train = Train("sac", Config, loop, learner=SoftLearner)

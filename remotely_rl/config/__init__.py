@@ -51,7 +51,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "sampling", "resets", "arrivals", "envs_per_actor", "batch_rows", "rollout_steps",
         "overlap", "batch_trajectories", "ahead", "max_staleness", "predictors", "adjust_s",
         "most_agents", "predict_requests", "predict_wait_ms", "explore_steps", "epsilon",
-        "epsilon_spread",
+        "epsilon_spread", "exploration_noise",
     ),
     "Replay": (
         "replay_rows", "learn_from", "replay_ratio", "batch_size", "n_step", "prioritized_alpha",

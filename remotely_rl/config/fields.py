@@ -26,7 +26,8 @@ Sampling = Annotated[
 
 def one_way_to_sample(why: str) -> dict[str, str]:
     """What a Config lacks that cannot be sampled in other ways: `Common.lacks`."""
-    return {"sampling": f"{why}; a2c, ppo, appo, impala, dqn, c51, rainbow and sac have the choice"}
+    can = "a2c, ppo, appo, impala, dqn, c51, qr_dqn, rainbow, sac and td3 have the choice"
+    return {"sampling": f"{why}; {can}"}
 
 
 Resets = Annotated[
@@ -71,6 +72,9 @@ LearningRateEnd = Annotated[
     "learning rate at the end of the schedule; none: {cls.rate_end:g}, or learning_rate if that is"
     " lower",
     NOT_NEGATIVE,
+]
+LearningRateEndOrSame = Annotated[
+    float | None, "learning rate at the end of the schedule; none: as at the start", NOT_NEGATIVE
 ]
 RateOrSteered = Annotated[
     float | None, "Adam's learning rate at the start; none: 0.001, steered by target_kl",
@@ -124,7 +128,10 @@ LogStdStart = Annotated[
 
 ReplayRows = Annotated[int, "steps that the replay holds, of all environments", COUNT]
 LearnFrom = Annotated[int, "steps of random play before the first update", COUNT]
-ReplayRatio = Annotated[float, "times that a step is learnt from, on average", NOT_NEGATIVE]
+ReplayRatio = Annotated[
+    float, "times that a step is learnt from, on average; batch_size: an update for each step",
+    NOT_NEGATIVE,
+]  # fmt: skip
 BatchSize = Annotated[int, "steps that an update draws from the replay", COUNT]
 NStep = Annotated[int, "rewards in a target before it bootstraps", COUNT]
 PrioritizedAlpha = Annotated[
@@ -134,6 +141,7 @@ PrioritizedBeta = Annotated[
     float, "exponent of the weights that correct for that; rises to 1 by the end of the schedule",
     FRACTION,
 ]  # fmt: skip
+Tau = Annotated[float, "how far the targets move in an update", FRACTION]
 SaveReplay = Annotated[bool, "save the replay beside each checkpoint, to resume with it"]
 
 # --- parameters shared by a sync rule -------------------------------------------------------------
@@ -165,7 +173,7 @@ StepsPerPush = Annotated[
 
 def one_learner(why: str) -> dict[str, str]:
     """What a Config lacks that cannot have several learners: `Common.lacks`."""
-    can = "a2c, ppo, appo, dqn, c51 and rainbow can have several"
+    can = "a2c, ppo, appo, dqn, c51, qr_dqn and rainbow can have several"
     return dict.fromkeys(("learners", "learners_share"), f"{why}; {can}")
 
 

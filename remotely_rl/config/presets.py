@@ -78,7 +78,7 @@ ROWS: tuple[Preset, ...] = (
         {"total_steps": 120_000, "gamma": 0.98, "envs_per_actor": 8, "learn_from": 1_000,
          "replay_rows": 120_000, "replay_ratio": 32.0, "explore_steps": 24_000, "epsilon":
          0.07, "learning_rate": 0.001},
-        Measured((-103.66, -102), 2.3, "6b86804"),
+        Measured((-103.66, -102, -103.31, -104.42), 2.0, "6b86804"),
     ),
     Preset(
         "MountainCarContinuous-v0", "ppo",
@@ -90,12 +90,18 @@ ROWS: tuple[Preset, ...] = (
         "Pendulum-v1", "sac",
         {"total_steps": 15_000, "hidden": "64,64", "batch_size": 128, "replay_ratio": 128.0,
          "learning_rate": 0.001},
-        Measured((-140.52, -140.54), 1.5, "6b86804"),
+        Measured((-140.52, -140.54, -139.56, -142.02, -144.2), 1.2, "6b86804"),
+    ),
+    Preset(
+        "Pendulum-v1", "td3",
+        {"total_steps": 10_000, "gamma": 0.98, "hidden": "64,64", "batch_size": 128,
+         "replay_ratio": 128.0, "learning_rate": 0.001},
+        Measured((-136.30, -137.50, -144.20), 8.7, "77cc425"),
     ),
     Preset(
         "LunarLander-v3", "ppo",
         {"total_steps": 1_000_000, **SMALL_STEPS},
-        Measured((280.92, 281.4, 277.8), 3.3, "6b86804"),
+        Measured((280.92, 281.4, 277.8, 279.2, 263.41), 3.3, "6b86804"),
     ),
     Preset(
         "LunarLanderContinuous-v3", "ppo",
@@ -122,7 +128,7 @@ ROWS: tuple[Preset, ...] = (
         "Blackjack-v1", "ppo",
         {"total_steps": 500_000, "batch_rows": 4_096, "learning_rate": 0.001,
          "learning_rate_end": 1e-05},
-        Measured((-0.0451,), 1.7, "6b86804"),
+        Measured((-0.0451, -0.0447, -0.0479, -0.0461, -0.0447), 1.3, "6b86804"),
     ),
     Preset(
         "HalfCheetah-v5", "ppo",

@@ -6,6 +6,8 @@ Categorical: n logits.  Diagonal Gaussian: k means, then k logarithms of standar
 relative to INITIAL_LOG_STD and clamped.
 
 Squashed Gaussian: the same numbers; an action is the tanh of one of the Gaussian.
+
+Deterministic: k numbers, whose tanh is the action.
 """
 
 import math
@@ -92,13 +94,18 @@ def gaussian_parameters(policy: Tensor) -> tuple[Tensor, Tensor]:
 def gaussian_sample(policy: Tensor, randoms: Randoms = None) -> Tensor:
     """Draw an action [..., k] from each policy."""
     mean, log_std = gaussian_parameters(policy)
+    return mean + log_std.exp() * standard_normal(mean, randoms)
+
+
+def standard_normal(like: Tensor, randoms: Randoms) -> Tensor:
+    """Draw numbers of the shape and on the device of a tensor, where its generators are."""
     first = randoms[0] if isinstance(randoms, Sequence) else randoms
     noise = filled(
-        torch.empty(mean.shape, device=first.device if first else mean.device, dtype=mean.dtype),
+        torch.empty(like.shape, device=first.device if first else like.device, dtype=like.dtype),
         lambda x, random: x.normal_(generator=random),
         randoms,
     )
-    return mean + log_std.exp() * noise.to(mean.device)
+    return noise.to(like.device)
 
 
 def gaussian_mode(policy: Tensor) -> Tensor:
@@ -144,3 +151,15 @@ def squashed_log_prob(policy: Tensor, unsquashed: Tensor) -> Tensor:
     """
     log_slope = 2 * (math.log(2) - unsquashed - softplus(-2 * unsquashed))
     return gaussian_log_prob(policy, unsquashed) - log_slope.sum(-1)
+
+
+def perturbed(
+    action: Tensor, std: float, randoms: Randoms = None, noise_clip: float = math.inf
+) -> Tensor:
+    """Add Gaussian noise to actions [..., k], within [-1, 1]; the noise is clipped to `noise_clip`.
+
+    Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477, algorithm 1: with a clip it smooths the
+    target policy (section 5.3), without one it explores.
+    """
+    noise = std * standard_normal(action, randoms)
+    return (action + noise.clamp(-noise_clip, noise_clip)).clamp(-1, 1)

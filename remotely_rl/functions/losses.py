@@ -57,6 +57,15 @@ def kl_estimate(log_ratio: Tensor) -> Tensor:
     return (log_ratio.exp() - 1 - log_ratio).mean()
 
 
+def deterministic_policy_gradient(q: Tensor) -> Tensor:
+    """Raises the values [N] of the policy's actions.
+
+    Its gradient by the policy's parameters is the deterministic policy gradient (Silver et al.
+    2014, https://proceedings.mlr.press/v32/silver14.html, equation 9).
+    """
+    return -q.mean()
+
+
 def soft_value(q: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
     """The soft value [N] of actions with log-densities [N], from their values [critics, N].
 

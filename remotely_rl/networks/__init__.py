@@ -47,9 +47,15 @@ from remotely_rl.networks.normalizer import (
     update_normalizers,
 )
 from remotely_rl.networks.per_agent import PerAgent, for_each_agent
+from remotely_rl.networks.policy_and_critics import (
+    Critics,
+    PolicyAndCritics,
+    PolicyNetwork,
+    SoftActorCritic,
+    frozen,
+)
 from remotely_rl.networks.q_network import QNetwork, build_q_network, make_noisy, resample
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
-from remotely_rl.networks.soft_actor_critic import Critics, SoftActorCritic, SoftPolicy, frozen
 from remotely_rl.networks.state import (
     State,
     arrays_of,
@@ -73,6 +79,8 @@ __all__ = [
     "NatureCNN",
     "Normalizer",
     "PerAgent",
+    "PolicyAndCritics",
+    "PolicyNetwork",
     "QNetwork",
     "Recurrent",
     "RecurrentMLP",
@@ -80,7 +88,6 @@ __all__ = [
     "Scaler",
     "SmallCNN",
     "SoftActorCritic",
-    "SoftPolicy",
     "State",
     "TinyCNN",
     "build",

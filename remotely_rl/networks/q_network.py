@@ -29,25 +29,27 @@ class QNetwork(nn.Module):
     """Maps observations to the values of actions [N, A], and the best of them [N].
 
     To a player it is a policy and a value: the most likely action is the best one.  A learner
-    wants `heads`.  With one atom a head is a value.  With more it is the logits of a distribution
-    over returns from -bound to bound (`functions/categorical.py`).
+    wants `heads`.  With one atom and one quantile a head is a value.  With more atoms it is the
+    logits of a distribution over returns from -bound to bound (`functions/categorical.py`), with
+    more quantiles these (`functions/quantiles.py`).
 
-    The model's policy has a number for each action and atom, with dueling distributions one row of
-    atoms more, before the others: the value's.  A dueling value without a distribution is the
-    model's own value head.
+    The model's policy has a number for each action and atom or quantile, with dueling distributions
+    one row of these more, before the others: the value's.  A dueling value without a distribution
+    is the model's own value head.
     """
 
     atoms: Tensor
 
     def __init__(
         self, model: nn.Module, actions: int, *, is_dueling: bool, atoms: int, bound: float,
-        is_masked: bool,
+        quantiles: int, is_masked: bool,
     ):  # fmt: skip
         super().__init__()
         self.model = model
         self.actions = actions
         self.is_dueling = is_dueling
         self.is_masked = is_masked
+        self.width = max(atoms, quantiles)  # of a head
         within = categorical.atoms_within(bound, atoms)
         self.register_buffer("atoms", within, persistent=False)
 
@@ -56,11 +58,11 @@ class QNetwork(nn.Module):
         return q, q.amax(-1)
 
     def heads(self, obs: Tree) -> Tensor:
-        """Values [N, A], or logits [N, A, atoms]."""
+        """Values [N, A], or logits [N, A, atoms], or quantiles [N, A, quantiles]."""
         policy, value = self.model(obs[OBSERVATION] if self.is_masked else obs)
         if not self.is_distributional:
             return q_learning.q_values(self.masked(full(policy), obs), value, self.is_dueling)
-        rows = full(cast(Tensor, policy)).view(len(policy), -1, len(self.atoms))
+        rows = full(cast(Tensor, policy)).view(len(policy), -1, self.width)
         if not self.is_dueling:
             return rows
         one = torch.ones(rows[:, 1:, 0].shape, device=rows.device)
@@ -69,9 +71,13 @@ class QNetwork(nn.Module):
 
     def values(self, heads: Tensor, obs: Tree) -> Tensor:
         """The values [N, A] that `heads` returned, or the means of the distributions."""
-        if not self.is_distributional:
-            return heads
-        return self.masked(categorical.expected(heads, self.atoms), obs)
+        return self.masked(self.means(heads), obs) if self.is_distributional else heads
+
+    def means(self, heads: Tensor) -> Tensor:
+        """Values [...], or the means [...] of distributions [..., width]."""
+        if self.is_categorical:
+            return categorical.expected(heads, self.atoms)
+        return heads.mean(-1) if self.is_distributional else heads
 
     def masked(self, q: Tensor, obs: Tree) -> Tensor:
         """Values [N, A] with ILLEGAL for the actions that are illegal."""
@@ -79,6 +85,11 @@ class QNetwork(nn.Module):
 
     @property
     def is_distributional(self) -> bool:
+        return self.width > 1
+
+    @property
+    def is_categorical(self) -> bool:
+        """Whether the distributions are of probabilities of atoms."""
         return len(self.atoms) > 1
 
 
@@ -90,6 +101,7 @@ def build_q_network(
     is_dueling: bool = True,
     atoms: int = 1,
     bound: float = 0.0,
+    quantiles: int = 1,
     architecture: Architecture = DEFAULT,
 ) -> QNetwork:
     """Make the Q-network for an environment's observations, of a model of yours if there is one.
@@ -97,12 +109,21 @@ def build_q_network(
     Raises TrainingError as `networks.build` does.
     """
     is_masked = isinstance(spec, dict) and ACTION_MASK in spec
-    rows = actions + (is_dueling and atoms > 1)
-    meaning = f"{rows} rows of {atoms} atoms" if atoms > 1 else f"{actions} values of actions"
+    width = max(atoms, quantiles)
+    rows = actions + (is_dueling and width > 1)
+    meaning = f"{actions} values of actions"
+    if width > 1:
+        meaning = f"{rows} rows of {width} {'atoms' if atoms > 1 else 'quantiles'}"
     seen = spec[OBSERVATION] if is_masked else spec
-    model = build_unmasked(source, seen, rows * atoms, architecture, meaning)
+    model = build_unmasked(source, seen, rows * width, architecture, meaning)
     return QNetwork(
-        model, actions, is_dueling=is_dueling, atoms=atoms, bound=bound, is_masked=is_masked
+        model,
+        actions,
+        is_dueling=is_dueling,
+        atoms=atoms,
+        bound=bound,
+        quantiles=quantiles,
+        is_masked=is_masked,
     )
 
 

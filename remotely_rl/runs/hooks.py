@@ -48,7 +48,7 @@ class Hook:
 
     The session has what there is to see and to do: `env_steps`, `seconds()`, `progress`, `learner`
     and its `model`, `tally.recent` (the last 100 episodes), `folder.path`; `stop(why)`,
-    `change(entropy_coef=0.0)`, `say(text)`.
+    `change(entropy_coef=0.0)`, `set_env_attr(name, value)`, `say(text)`.
     """
 
     def on_start(self, session: "Session[Any]") -> None:

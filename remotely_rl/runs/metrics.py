@@ -122,9 +122,7 @@ class Tally:
 
     def evaluated(self, columns: Row, own: Mapping[str, float]) -> None:
         """Counts an evaluation: what the next row is to have of it, and what environments told."""
-        from remotely_rl.environments import Episode  # noqa: PLC0415 - as above
-
-        told = self._own.of(Episode(0.0, 0, own)).metrics
+        told = self._own.kept(own)
         self._evaluated = {f"evaluation/{name}": number for name, number in told.items()} | columns
 
     def remarks(self) -> list[str]:
@@ -217,11 +215,11 @@ class OwnMetrics:
 
     def of(self, episode: "Episode") -> "Episode":
         """Return the episode without the metrics that do not."""
-        if not episode.metrics:
-            return episode
-        return episode._replace(
-            metrics={name: x for name, x in episode.metrics.items() if self._is_column(name, x)}
-        )
+        return episode._replace(metrics=self.kept(episode.metrics)) if episode.metrics else episode
+
+    def kept(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return those that do."""
+        return {name: x for name, x in metrics.items() if self._is_column(name, x)}
 
     def pop_remarks(self) -> list[str]:
         """Return what was left out, and was not told yet."""

@@ -1,12 +1,19 @@
 """The replay of a run: rounds of actors fill it, and updates draw from it at the ratio.
 
+    replay = session.replay = replaying.RunReplay(session)
+    for _ in replay.rounds(sampling.rounds(session, QActor)):
+        for progress in replay.updates():
+            draw = replay.draw(progress)
+            steps = replaying.to_device(learner, draw)
+            replay.learnt(draw, update(learner, steps, progress))
+
 A round is appended, then the learner makes the updates that it owes; with `overlap` actors sample
 the next round meanwhile, and neither side runs ahead of `replay_ratio` by more than 1 %.  The run
 is whole after the updates that a round owes: checkpoints are written there, and the replay is saved
 beside them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +24,7 @@ from torch import Tensor, nn
 
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Rollout
+from remotely_rl.acting.rounds import Rounds
 from remotely_rl.config import joint_learners_of, learners_of
 from remotely_rl.config.common import ATARI_STACK
 from remotely_rl.errors import TrainingError
@@ -27,9 +35,9 @@ from remotely_rl.runs.session import Session
 from remotely_rl.trees import Tree
 
 if TYPE_CHECKING:
-    from remotely_rl.algorithms import dqn, sac
+    from remotely_rl.algorithms import dqn, sac, td3
 
-    ReplayConfig = dqn.Config | sac.Config
+    ReplayConfig = dqn.Config | sac.Config | td3.Config
 
 FOLDER = "replay"  # in the run folder
 
@@ -56,12 +64,14 @@ class Update(NamedTuple):
 
 
 class RunReplay:
-    """The replay of a run, made when the first round tells what a row is."""
+    """The replay of a run, made when the first round tells what a row is.
+
+    See the module's docstring for the loop that it is used in.
+    """
 
     def __init__(self, session: Session[Any]):
-        config: ReplayConfig = session.learner.config
-        self._config = config
         self._session = session
+        config = self._config
         self._folder = session.folder.path / FOLDER
         self._say = session.say
         learners = joint_learners_of(config)
@@ -70,6 +80,9 @@ class RunReplay:
         if session.saved:
             self._saved = session.saved["replay"] if learners_of(config) == 1 else {}
         self._is_unsaved = False
+        self._actors: Rounds | None = None
+        self._staleness: list[int] = []  # of the trajectories of the last round
+        self._metrics: dict[str, float] = {}  # of the last update
         self.replay: Replay | None = None
         rows = config.batch_size * learners  # of an update of all learners
         # Learners that count apart each wait for their share of the first steps.
@@ -79,6 +92,50 @@ class RunReplay:
         if config.save_replay and not self._is_kept:
             session.say("the replays of several learners are not saved")
         session.tally.gauges.append(lambda: self.gauge(session.progress))
+
+    @property
+    def _config(self) -> "ReplayConfig":
+        """The config as it is now: hooks may change it."""
+        config: ReplayConfig = self._session.learner.config
+        return config
+
+    def rounds(self, actors: Rounds) -> Iterator[list[Rollout]]:
+        """Yields each round, once it is in the replay, until the run is over."""
+        session, learner = self._session, self._session.learner
+        self._actors = actors
+        while not session.over():
+            if actors.idle:
+                actors.begin(learner.parameters(session.env_steps))
+            rollouts = session.take(actors)
+            if not rollouts:
+                continue
+            with session.spending("learning"):
+                self.append(rollouts)
+                count_in(learner, rollouts)
+            self._staleness = [learner.version - int(r.trajectory.version[0]) for r in rollouts]
+            yield rollouts
+            session.tick()
+
+    def updates(self) -> Iterator[float]:
+        """Yields, for each update that is owed, how much of the schedule is over.
+
+        The update is to call `learnt`.
+        """
+        session, actors = self._session, self._actors
+        assert actors is not None, "updates are owed by a round"
+        while self.owes_update:
+            may_begin = self._config.overlap and actors.idle and self.allows_round
+            if may_begin and not session.over():
+                actors.begin(session.learner.parameters(session.env_steps))
+            with session.spending("learning"):
+                yield session.progress
+            session.count_update(self._metrics, self._staleness)
+            self._staleness = []
+
+    def learnt(self, draw: Draw, update: Update) -> None:
+        """Counts an update by a batch that was drawn."""
+        self._metrics = update.metrics
+        self.update(draw, update.priority)
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
         """Add a round; each actor's environments have columns of their own."""

@@ -583,8 +583,8 @@ class Session(Generic[C]):
     def set_env_attr(self, name: str, value: Any) -> None:
         """Sets an attribute of all environments from the next rollout on: for hooks.
 
-        Those that replace others have it too; those of evaluations do not.  A run that is resumed
-        begins without it.  Raises TrainingError for several learners; the run does if environments
+        Those that replace others have it too; those of evaluations do not.  Set it again where a
+        run is resumed.  Raises TrainingError for several learners; the run does if environments
         have no such attribute.
         """
         self._check_is_alone("attributes of environments")

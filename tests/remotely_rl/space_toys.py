@@ -17,7 +17,8 @@ from remotely_rl.runs.training import Result
 LENGTH = 8
 STEPS = 120_000  # four times what the slowest took
 LSTM = 64  # units
-LEARN_Q = ("n_step_q", "dqn", "c51", "rainbow")
+LEARN_Q = ("n_step_q", "dqn", "c51", "qr_dqn", "rainbow")
+FOR_BOXES = ("sac", "td3")  # whose actions are all continuous
 TAKE_LSTM = ("a2c", "ppo", "impala", "appo", "a3c")
 
 # What differs from the defaults, which are for longer problems and several actors.
@@ -32,6 +33,7 @@ OF_TEMPLATE: dict[str, dict[str, Any]] = {
     "n_step_q": {"explore_steps": 10_000},
     "dqn": FROM_REPLAY,
     "c51": {**FROM_REPLAY, "value_bound": 2.0},
+    "qr_dqn": {**FROM_REPLAY, "quantiles": 20},
     "rainbow": {**FROM_REPLAY, "value_bound": 2.0},
     **{
         name: {"entropy_coef": 0.003, "rollout_steps": 16, "learner_threads": 1}
@@ -229,7 +231,7 @@ OF_Q = (ImageAndVector, Masked, MaskObserved, OneNumber)
 
 def takes(name: str, env: type[Toy], units: int = 0) -> bool:
     """Whether a template can train in an environment with so large an LSTM."""
-    if name == "sac":  # whose actions are all continuous
+    if name in FOR_BOXES:
         return False
     return (name not in LEARN_Q or env in OF_Q) and (not units or name in TAKE_LSTM)
 

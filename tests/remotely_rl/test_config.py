@@ -22,9 +22,11 @@ from remotely_rl import (
     impala,
     other_names,
     ppo,
+    qr_dqn,
     rainbow,
     sac,
     settings,
+    td3,
 )
 from remotely_rl.config import GROUPS, Common, device_named, device_of
 from remotely_rl.errors import TrainingError
@@ -103,6 +105,10 @@ def test_every_name_in_the_table_of_other_libraries_is_a_field() -> None:
          "epsilon=0.2 does nothing: noisy explores by its weights"),
         (c51.Config(env="CartPole-v1", dueling=False, n_step=1, value_bound=50),
          "not the form of its paper, which has --no-double"),
+        (qr_dqn.Config(env="CartPole-v1", dueling=False, n_step=1, double=False, value_bound=50),
+         "value_bound=50.0 does nothing: it bounds atoms, and there is one"),
+        (td3.Config(batch_size=100, replay_ratio=100),
+         "not the form of its paper, which has --learning-rate 0.001 --hidden 400,300"),
         (sac.Config(prioritized_beta=0.5),
          "prioritized_beta=0.5 does nothing: prioritized_alpha is 0"),
         (sac.Config(prioritized_alpha=0.5, prioritized_beta=0.5), ""),
@@ -301,11 +307,11 @@ def test_a_gpu_that_is_there_is_taken_by_its_number(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_several_learners_are_a_field_or_it_is_said_why_not_and_who_can(name: str) -> None:
     kind = algorithms.named(name).Config
-    if name in ("a2c", "ppo", "appo", "dqn", "c51", "rainbow"):
+    if name in ("a2c", "ppo", "appo", "dqn", "c51", "qr_dqn", "rainbow"):
         assert kind(learners=2).processes == 2 * kind().actors + 1
         return
     with pytest.raises(
-        TrainingError, match=f"^{name} has .*a2c, ppo, appo, dqn, c51 and rainbow can"
+        TrainingError, match=f"^{name} has .*a2c, ppo, appo, dqn, c51, qr_dqn and rainbow can"
     ):
         kind(learners=2)
 

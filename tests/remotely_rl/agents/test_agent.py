@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from remotely_rl import TrainingError, dqn, ppo, sac
+from remotely_rl import TrainingError, dqn, ppo, sac, td3
 from remotely_rl.acting.policy import Trained
 from remotely_rl.agents import export
 from remotely_rl.agents.agent import Agent
@@ -186,8 +186,11 @@ def test_an_onnx_file_computes_what_the_agent_computes_for_any_number_of_rows(
             np.testing.assert_allclose(one, other.numpy(), rtol=1e-5, atol=1e-5)
 
 
-def test_an_exported_program_chooses_the_action_that_the_agent_chooses(tmp_path: Path) -> None:
-    agent = agent_of(sac, "Pendulum-v1")
+@pytest.mark.parametrize("kind", [sac, td3])
+def test_an_exported_program_chooses_the_action_that_the_agent_chooses(
+    kind: Any, tmp_path: Path
+) -> None:
+    agent = agent_of(kind, "Pendulum-v1")
     program = torch.export.load(agent.export(tmp_path / "agent.pt2")).module()
     obs = np.stack(samples(agent, 5))
     with torch.no_grad():

@@ -33,6 +33,7 @@ FAMILY: dict[str, dict[str, Any]] = {
     "plain": {"double": False, "dueling": False},
     "prioritized": {"prioritized_alpha": 0.5},
     "C51": {"atoms": 51, "value_bound": 2.0},
+    "QR-DQN": {"quantiles": 20},
     "Rainbow": {"atoms": 51, "value_bound": 2.0, "noisy": True, "prioritized_alpha": 0.5},
     "Ape-X's epsilons": {"epsilon": 0.4, "epsilon_spread": 7.0},
     "overlap": {"overlap": True},
@@ -106,13 +107,37 @@ def test_a_terminated_step_bootstraps_from_nothing() -> None:
 def test_errors_of_values_count_by_their_size_and_are_clipped_in_the_gradient_alone() -> None:
     heads = torch.tensor([0.5, 4.0], requires_grad=True)
 
-    loss, priority = dqn.compute_errors(heads, torch.tensor([0.0, 1.0]))
+    loss, priority = dqn.compute_errors(learner().model, heads, torch.tensor([0.0, 1.0]))
     loss.sum().backward()  # type: ignore[no-untyped-call]
 
     assert loss.tolist() == pytest.approx([0.125, 2.5])
     assert priority.tolist() == pytest.approx([0.5, 3.0])
     assert heads.grad is not None
     assert heads.grad.tolist() == pytest.approx([0.5, 1.0])
+
+
+def test_quantiles_are_moved_by_the_reward_and_drawn_together_by_the_discount() -> None:
+    ours = learner(quantiles=2, dueling=False, double=False)
+    say(ours.target, 0.0, 1.0, 4.0, 6.0, -3.0, 9.0)  # means of 0.5, 5 and 3
+
+    target = dqn.compute_targets(ours, steps(reward=2.0, discount=0.5))
+
+    assert target.tolist() == [[4.0, 5.0]] * 2
+
+
+def test_a_terminated_step_gives_all_quantiles_its_reward() -> None:
+    target = dqn.compute_targets(learner(quantiles=3), steps(reward=5.0, discount=0.0))
+    assert target.tolist() == [[5.0] * 3] * 2
+
+
+def test_quantiles_cost_their_huber_loss_and_surprise_by_their_distance() -> None:
+    model = learner(quantiles=2).model
+    heads, target = torch.tensor([[0.0, 4.0]]), torch.tensor([[2.0, 2.0]])
+
+    loss, priority = dqn.compute_errors(model, heads, target)
+
+    assert loss.tolist() == pytest.approx([0.25 * 1.5 + 0.25 * 1.5])
+    assert priority.tolist() == [2.0]
 
 
 def test_an_update_moves_the_values_of_the_actions_taken_towards_their_targets() -> None:
@@ -134,10 +159,11 @@ def test_an_update_moves_the_values_of_the_actions_taken_towards_their_targets()
     assert made.metrics["train/td_error"] == pytest.approx(made.priority.mean())
 
 
-def test_what_is_learnt_does_not_depend_on_the_unit_of_rewards() -> None:
+@pytest.mark.parametrize("quantiles", [1, 5])
+def test_what_is_learnt_does_not_depend_on_the_unit_of_rewards(quantiles: int) -> None:
     weights = []
     for unit in (1.0, 1e-6, 1e6):
-        ours = learner()
+        ours = learner(quantiles=quantiles)
         ours.value_scale.update(torch.tensor([2.0 * unit, -unit]))
         dqn.update(ours, steps(reward=2.0 * unit), env_steps=0, progress=0)
         weights.append(toys.weights(ours.model))
@@ -396,7 +422,7 @@ def test_each_step_is_learnt_from_as_often_as_the_ratio_says(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"env": toys.Aim}, r"Discrete\(n\) action space.*use sac or ppo"),
+        ({"env": toys.Aim}, r"Discrete\(n\) action space.*use sac, td3 or ppo"),
         ({"learn_from": 3000}, r"learn_from \(3,000\) is more than replay_rows \(2,000\)"),
         ({"batch_size": 300}, r"batch_size \(300\) is more than learn_from \(200\)"),
         (
@@ -404,6 +430,7 @@ def test_each_step_is_learnt_from_as_often_as_the_ratio_says(tmp_path: Path) -> 
             r"leaves 6 steps to each of 300 environments, which need 9 at least",
         ),
         ({"atoms": 51, "value_bound": 0.0}, "value_bound must be more than 0"),
+        ({"atoms": 51, "quantiles": 9}, r"atoms \(51\) and quantiles \(9\) are two forms"),
     ],
 )
 def test_what_it_cannot_learn_is_refused(

@@ -23,8 +23,9 @@ HAS = {
     **{key: {*OF_ROUNDS, "clip_fraction"} for key in ("ppo", "impala", "appo", "ga3c")},
     "a3c": OF_POLICY,
     "sac": {*OF_POLICY, "td_error", "temperature"},
+    "td3": {"policy_loss", "value_loss", "q_mean", "td_error"},
     "n_step_q": {"value_loss", "epsilon"},
-    **dict.fromkeys(("dqn", "c51"), OF_VALUES),
+    **dict.fromkeys(("dqn", "c51", "qr_dqn"), OF_VALUES),
     "rainbow": {*OF_VALUES - {"epsilon"}, "beta"},
 }
 OF_ALL = {"learning_rate", "grad_norm", "staleness_min", "staleness_mean", "staleness_max"}
@@ -48,7 +49,7 @@ def test_a_run_goes_through_its_schedule_also_when_resumed_and_tells_what_its_al
     monkeypatch.setattr(owner, method, spy)
     algorithm = algorithms.named(name)
     given: dict[str, Any] = {
-        "env": toys.Aim if name == "sac" else toys.Tells, "actors": 1, "envs_per_actor": 4,
+        "env": toys.Aim if name in ("sac", "td3") else toys.Tells, "actors": 1, "envs_per_actor": 4,
         "rollout_steps": 8, "random_start": 0, "log_interval_s": 1e6, "checkpoint_interval_s": 1e6,
         "evaluate_every": 128, "evaluate_episodes": 2,
     }  # fmt: skip
@@ -76,6 +77,6 @@ def test_a_run_goes_through_its_schedule_also_when_resumed_and_tells_what_its_al
     assert of_learning - OF_ALL == HAS[name]
     assert "learning_rate" in of_learning
     of_episodes = {column for column in told if column.startswith("episode/")}
-    assert of_episodes == {"episode/reward" if name == "sac" else "episode/success"}
+    assert of_episodes == {"episode/reward" if name in ("sac", "td3") else "episode/success"}
     assert "evaluation/return_mean" in told
     assert ("rollout/replay_fill" in told) == hasattr(algorithm.Config, "replay_rows")

@@ -13,14 +13,15 @@ from torch import Tensor
 
 import remotely
 from remotely_rl import sac
+from remotely_rl.acting.continuous import ContinuousActor
 from remotely_rl.agents import evaluation, load
-from remotely_rl.algorithms.sac import SoftActor, SoftLearner
+from remotely_rl.algorithms.sac import SoftLearner
 from remotely_rl.environments.action_spaces import Actions, of
 from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import squashed_sample
 from remotely_rl.networks import Critics, SoftActorCritic
-from remotely_rl.networks.soft_actor_critic import StackedLinear
+from remotely_rl.networks.policy_and_critics import StackedLinear
 from remotely_rl.runs import metrics
 from remotely_rl.runs.replaying import Steps
 from tests.remotely_rl import toys
@@ -173,11 +174,11 @@ def test_actions_reach_the_bounds_of_each_coordinate_and_not_beyond() -> None:
         assert all(space.contains(one) for one in sent(space, action))
 
 
-def actor(env: Any, **changes: Any) -> SoftActor:
+def actor(env: Any, **changes: Any) -> ContinuousActor:
     config = dataclasses.replace(CONFIG, env=env, envs_per_actor=2, **changes)
     with_envs = config.make_environments(1)
     model = config.make_model(None, with_envs.spec, with_envs.actions)
-    made: SoftActor = remotely.local(SoftActor, config, model, 5)
+    made: ContinuousActor = remotely.local(ContinuousActor, config, model, 5)
     return made
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
 pytest.importorskip("httpx2", reason="starlette's test client needs httpx2")
@@ -15,6 +16,7 @@ from starlette.testclient import TestClient
 
 from remotely.dashboard import app
 from remotely.dashboard.access import Access
+from remotely_rl.cli import main
 from remotely_rl.dashboard.panel import panel
 from remotely_rl.dashboard.runs import NoRun, Runs
 from tests.remotely_rl.dashboard.folders import make_run
@@ -201,6 +203,22 @@ def test_the_root_may_be_a_run_itself(runs: Path) -> None:
 
 
 # --- the process ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["nowhere"], "there is no folder nowhere"),
+        ([".", "--listen", "0.0.0.0:0"], "needs TLS"),
+        ([".", "--listen", "127.0.0.1:x"], "127.0.0.1:x"),
+        ([".", "--address", "127.0.0.1:1"], "127.0.0.1:1"),
+    ],
+)
+def test_what_cannot_be_shown_is_told_in_a_sentence(words: list[str], why: str) -> None:
+    done = CliRunner().invoke(main, ["dashboard", *words])
+    assert done.exit_code == 2
+    assert why in done.output
+    assert "Traceback" not in done.output
 
 
 def test_the_dashboard_loads_no_torch_and_no_environment() -> None:

@@ -14,9 +14,11 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 from remotely_rl.functions.distributions import (
     categorical_sample,
     gaussian_sample,
+    perturbed,
     squashed_log_prob,
     squashed_mode,
     squashed_sample,
+    standard_normal,
 )
 
 # Mean 0 and deviation 1: a network's log standard deviation of 0 means -1.
@@ -100,6 +102,33 @@ def test_a_draw_is_the_tanh_of_a_gaussian_with_the_log_prob_of_that() -> None:
 def test_the_mode_is_the_tanh_of_the_mean() -> None:
     policy = torch.tensor([[0.0, 1.0, 9.0, -9.0]])
     assert squashed_mode(policy).tolist() == [[0.0, pytest.approx(0.761594)]]
+
+
+def test_noise_on_actions_is_clipped_and_so_are_they() -> None:
+    action = torch.tensor([0.0, 0.9, -0.9]).repeat(4_000, 1)
+    moved = perturbed(action, 0.2, torch.Generator().manual_seed(0), noise_clip=0.3)
+
+    assert moved[:, 0].abs().max().item() == pytest.approx(0.3)
+    share = (moved[:, 0].abs() > 0.3 - 1e-6).double().mean().item()
+    assert share == pytest.approx(math.erfc(1.5 / math.sqrt(2)), abs=0.02)
+    assert (moved[:, 1].min().item(), moved[:, 1].max().item()) == pytest.approx((0.6, 1.0))
+    assert (moved[:, 2].min().item(), moved[:, 2].max().item()) == pytest.approx((-1.0, -0.6))
+
+
+def test_noise_is_drawn_by_the_generator_in_the_dtype_of_the_actions() -> None:
+    action = numbers(4, 2) / 10
+    noise = standard_normal(action, torch.Generator().manual_seed(3))
+    assert torch.equal(noise, numbers(4, 2, seed=3))
+    moved = perturbed(action, 0.2, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(moved, (action + 0.2 * noise).clamp(-1, 1))
+
+
+def test_noise_without_a_clip_has_the_deviation_that_is_asked_for() -> None:
+    action = torch.zeros(20_000, 1)
+    moved = perturbed(action, 0.1, torch.Generator().manual_seed(0))
+    assert moved.std().item() == pytest.approx(0.1, rel=0.03)
+    assert moved.mean().item() == pytest.approx(0.0, abs=0.003)
+    assert torch.equal(perturbed(action, 0.0), action)
 
 
 def test_several_generators_draw_for_their_parts_as_if_each_were_alone() -> None:

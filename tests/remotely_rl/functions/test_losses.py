@@ -99,6 +99,13 @@ def test_the_distance_from_a_policy_to_itself_is_zero_and_from_any_other_more() 
         assert want > 0
 
 
+def test_the_deterministic_policy_gradient_raises_the_values_of_actions() -> None:
+    q = torch.tensor([3.0, -1.0], requires_grad=True)
+    loss = losses.deterministic_policy_gradient(q)
+    assert loss.item() == -1.0
+    assert gradient(loss, of=q) == [-0.5, -0.5]
+
+
 def test_a_soft_value_is_the_least_of_the_critics_values_and_the_entropys_part() -> None:
     q = torch.tensor([[3.0, -1.0], [2.0, 5.0]])
     value = losses.soft_value(q, torch.tensor([-0.5, 2.0]), torch.tensor(0.2))

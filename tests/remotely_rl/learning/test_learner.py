@@ -563,7 +563,7 @@ def test_a_rate_that_is_given_is_not_steered_unless_that_is_given_too(
     assert (rate.value > rate.start) == ("steered" in told)
 
 
-@pytest.mark.parametrize("name", ["dqn", "c51", "rainbow", "a2c", "a3c", "n_step_q"])
+@pytest.mark.parametrize("name", ["dqn", "c51", "rainbow", "a2c", "a3c", "n_step_q", "sac", "td3"])
 def test_a_low_rate_that_is_given_does_not_rise(name: str) -> None:
     # 16 environments, for which rates are given.
     rate = LearningRate.of(algorithms.named(name).Config(learning_rate=1e-5, actors=1))

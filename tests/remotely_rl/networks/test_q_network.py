@@ -62,16 +62,36 @@ def test_a_distribution_has_the_mean_that_its_logits_give_it() -> None:
     ])  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("is_dueling", "numbers", "expected"),
+    [
+        (False, [1.0, 2, 6, -1, 0, 1], [3.0, 0.0]),
+        (True, [10.0, 20, 30, 1, 1, 1, -1, -1, -1], [21.0, 19.0]),  # the first row is the value's
+    ],
+)
+def test_quantiles_have_the_mean_of_their_numbers(
+    is_dueling: bool, numbers: list[float], expected: list[float]
+) -> None:
+    fixed = Fixed(torch.tensor(numbers), torch.tensor(0.0))
+    model = build_q_network(fixed, VECTOR, 2, is_dueling=is_dueling, quantiles=3)
+
+    assert model.heads(OBS).shape == (2, 2, 3)
+    assert model(OBS)[0].tolist() == [expected] * 2
+    assert model.means(model.heads(OBS)[:, 0]).tolist() == [expected[0]] * 2
+
+
 def test_without_a_distribution_of_its_value_a_model_needs_no_row_for_it() -> None:
     plain = build_q_network(None, VECTOR, 4, is_dueling=False, atoms=51, bound=10.0)
 
     assert plain.heads(OBS).shape == (2, 4, 51)
 
 
-@pytest.mark.parametrize("atoms", [1, 51])
+@pytest.mark.parametrize(("atoms", "quantiles"), [(1, 1), (51, 1), (1, 20)])
 @pytest.mark.parametrize("is_dueling", [True, False])
-def test_illegal_actions_are_never_the_best(atoms: int, is_dueling: bool) -> None:
-    model = build_q_network(None, MASKED, 4, is_dueling=is_dueling, atoms=atoms, bound=10.0)
+def test_illegal_actions_are_never_the_best(atoms: int, quantiles: int, is_dueling: bool) -> None:
+    model = build_q_network(
+        None, MASKED, 4, is_dueling=is_dueling, atoms=atoms, bound=10.0, quantiles=quantiles
+    )
     mask = torch.tensor([[True, False, True, False], [False, False, False, True]])
 
     q, value = model({OBSERVATION: OBS, ACTION_MASK: mask})
@@ -96,6 +116,8 @@ def test_the_dueling_mean_of_distributions_is_over_legal_actions() -> None:
 def test_a_model_of_too_few_outputs_is_refused_and_told_what_they_are_for() -> None:
     with pytest.raises(TrainingError, match=r"255 is 5 rows of 51 atoms"):
         build_q_network(lambda shape, outputs: networks.MLP(shape, 4), VECTOR, 4, atoms=51, bound=1)
+    with pytest.raises(TrainingError, match=r"100 is 5 rows of 20 quantiles"):
+        build_q_network(lambda shape, outputs: networks.MLP(shape, 4), VECTOR, 4, quantiles=20)
 
 
 def test_without_noise_a_layer_is_linear_and_has_the_weights_that_it_had() -> None:

@@ -229,15 +229,15 @@ def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never
     toys.assert_resumed_to_the_bit(ppo.train, config, (160, 320), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["appo", "impala", "dqn", "sac"])
+@pytest.mark.parametrize("name", ["appo", "impala", "dqn", "sac", "td3"])
 def test_other_templates_learn_from_it_too(name: str, tmp_path: Path) -> None:
     kind = algorithms.named(name).Config
     given: dict[str, Any] = {"learn_from": 64, "replay_rows": 999, "batch_size": 16}
     given = given if hasattr(kind, "replay_rows") else {}
-    if name == "sac":
+    if name in ("sac", "td3"):
         given |= {"hidden": "8,8", "replay_ratio": 1.0}
     config = kind(
-        env=toys.Aim if name == "sac" else toys.Guess, actors=2, envs_per_actor=4,
+        env=toys.Aim if name in ("sac", "td3") else toys.Guess, actors=2, envs_per_actor=4,
         rollout_steps=8, total_steps=400, sampling="alternating", learner_threads=1, device="cpu",
         **given,
     )  # fmt: skip

@@ -245,7 +245,7 @@ def test_an_unknown_kind_of_sharing_is_answered_with_the_closest() -> None:
     ):
         a2c.Config(learners_share="stor")
     of_ppo: Any = {"learners_share": "store"}
-    with pytest.raises(TrainingError, match=r"a2c, dqn, c51 and rainbow can share a store"):
+    with pytest.raises(TrainingError, match=r"a2c, dqn, c51, qr_dqn and rainbow can share a store"):
         ppo.Config(**of_ppo)
     with pytest.raises(TrainingError, match="with learners_share=store it must be 0"):
         dqn.Config(learners_share="store", reset_interval=5).check_run()

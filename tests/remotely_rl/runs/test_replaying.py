@@ -120,6 +120,15 @@ def test_n_and_gamma_of_a_draw_are_those_that_it_is_given_or_those_of_the_config
     assert set(late.reward.tolist()) == {10.0, 20.0, 30.0}
 
 
+def test_a_gamma_that_a_hook_has_changed_is_that_of_later_draws(tmp_path: Path) -> None:
+    with sessions.session(tmp_path, CONFIG) as session:
+        session.learner = QLearner(CONFIG, model(), ACTIONS)
+        experience = RunReplay(session)
+        experience.append([rollout()])
+        session.change(gamma=0.25)
+        assert set(experience.draw(0).discount.tolist()) <= {0.0, 0.25}
+
+
 def test_beta_rises_to_1_by_the_end_of_the_schedule(
     run_replay: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

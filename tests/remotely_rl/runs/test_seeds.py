@@ -222,10 +222,12 @@ def test_a_run_that_fails_before_its_folder_is_made_is_the_last(
     ],
 )  # fmt: skip
 def test_what_cannot_be_trained_is_told_before_anything_is_made(
-    words: list[str], said: str, tmp_path: Path
+    words: list[str], said: str, tmp_path: Path, here: list[list[str]]
 ) -> None:
+    words = ["--preset", "none", *words]
     done = invoke("train", "ppo", *words, "--run", str(tmp_path / "runs"))
     assert done.exit_code == 2
+    assert here == []
     assert said in done.output
     assert not (tmp_path / "runs").exists()
 

@@ -1,4 +1,4 @@
-"""SoftActorCritic, the networks of soft actor-critic: a policy, critics, and a temperature.
+"""PolicyAndCritics, the networks of TD3; with a temperature, SoftActorCritic, those of SAC.
 
 Policy and critics each see an observation through an encoder of their own (`encoders.py`); the
 critics share theirs.  Small networks spend most of their time on calls of torch, not on arithmetic.
@@ -23,23 +23,30 @@ from remotely_rl.trees import Tree
 CRITICS = 2  # whose least value is believed: the greatest is where one is the most mistaken
 
 
-class SoftActorCritic(nn.Module):
+class PolicyAndCritics(nn.Module):
     """Maps observations to `(policy, value)` as every model does; the value is the policy's own.
 
     `policy` is any such model.
     """
 
-    def __init__(self, policy: nn.Module, critics: "Critics", temperature: float):
+    def __init__(self, policy: nn.Module, critics: "Critics"):
         super().__init__()
         self.policy = policy
         self.critics = critics
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
 
     def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
         return cast(tuple[Tensor, Tensor], self.policy(obs))
 
 
-class SoftPolicy(nn.Module):
+class SoftActorCritic(PolicyAndCritics):
+    """The same with a temperature, which is learnt too."""
+
+    def __init__(self, policy: nn.Module, critics: "Critics", temperature: float):
+        super().__init__(policy, critics)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+
+
+class PolicyNetwork(nn.Module):
     """An encoder, layers and a head.  Its value is 0: the critics have the values."""
 
     def __init__(self, spec: Tree, outputs: int, architecture: Architecture):

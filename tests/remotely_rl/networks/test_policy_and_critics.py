@@ -1,4 +1,4 @@
-"""The networks of SAC: stacked critics against single ones, gradients, and nested observations."""
+"""The networks of SAC and TD3: stacked critics against single ones, gradients, nested inputs."""
 
 import gymnasium
 import numpy as np
@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from remotely_rl.environments.observations import Leaf, Observations
-from remotely_rl.networks import Architecture, Critics, SoftPolicy, frozen
-from remotely_rl.networks.soft_actor_critic import StackedLinear
+from remotely_rl.networks import Architecture, Critics, PolicyNetwork, frozen
+from remotely_rl.networks.policy_and_critics import StackedLinear
 
 VECTOR = Leaf((3,), np.dtype(np.float32))
 CASE = gymnasium.spaces.Dict(
@@ -73,6 +73,6 @@ def test_nested_observations_with_images_and_numbers_are_encoded() -> None:
         "speed": torch.zeros(2, 2),
         "gear": torch.tensor([0, 4]),
     }
-    policy, value = SoftPolicy(seen.spec, 4, Architecture((16, 16)))(obs)
+    policy, value = PolicyNetwork(seen.spec, 4, Architecture((16, 16)))(obs)
     assert (policy.shape, value.tolist()) == ((2, 4), [0.0, 0.0])
     assert Critics(seen.spec, 2, Architecture((16, 16)))(obs, torch.zeros(2, 2)).shape == (2, 2)

@@ -1,0 +1,62 @@
+"""ContinuousActor, which explores a Box of actions: the actor of SAC and TD3."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from remotely_rl.acting.actor import Actor
+from remotely_rl.acting.player import AgentOutput, Player
+from remotely_rl.environments.action_spaces import Actions, Composite, Continuous
+from remotely_rl.errors import TrainingError
+from remotely_rl.trees import Tree
+
+if TYPE_CHECKING:
+    from remotely_rl.algorithms import sac, td3
+
+
+class ContinuousActor(Actor):
+    """Draws actions by the newest policy, and before `learn_from` uniformly at random."""
+
+    config: "sac.Config | td3.Config"
+    fills_replay = True
+
+    @torch.inference_mode()
+    def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
+        """Draws an action for each observation."""
+        actions, count = player.envs.actions, player.envs.num_envs
+        nothing = np.zeros(count, np.float32)
+        if last:
+            return AgentOutput(np.empty(0), nothing, nothing)
+        if self.env_steps < self.config.learn_from:
+            action = player.draw(uniform, torch.empty(count, *actions.shape))
+        else:
+            policy, _ = self.model(self.tensors(obs))
+            action = player.draw(
+                lambda rows, random: self.config.draw(actions, rows, random), policy.cpu()
+            )
+        return AgentOutput(action.numpy(), nothing, nothing)
+
+
+def uniform(into: Tensor, generator: torch.Generator) -> Tensor:
+    """Actions drawn uniformly, written into a tensor."""
+    return into.uniform_(-1, 1, generator=generator)
+
+
+def check_bounds(name: str, actions: Actions) -> None:
+    """Raises TrainingError, in the name of an algorithm, unless all actions are of Boxes with
+    bounds."""
+    parts = actions.parts if isinstance(actions, Composite) else (actions,)
+    boxes = [part for part in parts if isinstance(part, Continuous)]
+    if len(boxes) < len(parts):
+        raise TrainingError(
+            f"{name} needs continuous actions: a Box of floats, or a Dict or Tuple of these; for"
+            " Discrete(n) use dqn or ppo, for discrete and continuous actions together ppo"
+        )
+    for box in boxes:
+        if not np.isfinite([box.low, box.high]).all():
+            raise TrainingError(
+                f"{name} needs actions with bounds, and these are from {list(box.low)} to"
+                f" {list(box.high)}: give the Box of the environment finite bounds, or use ppo"
+            )

@@ -1,0 +1,225 @@
+"""TD3: twin delayed deep deterministic policy gradient, for continuous actions, from a replay.
+
+Fujimoto, van Hoof and Meger 2018, https://arxiv.org/abs/1802.09477; sections are theirs.  The
+policy is a function of the observation, and is improved along the gradient of a critic by the
+action (Silver et al. 2014).  It finds where the critic is too high, so there is
+
+    a second critic: targets take the lower of two values                      section 4.2
+    a delay: policy and targets move once in `policy_delay` updates            section 5.2
+    noise on the target policy's actions, so that values are smooth in them    section 5.3
+
+Actions are the tanh of what the policy returns, one number for each coordinate, in units of the
+bounds of the environment's Box.  For a Dict or a Tuple of Boxes they are one vector.
+
+Actors play in rounds, at random until `learn_from` and then with Gaussian noise, and the learner
+makes the updates that a round owes: one for each step, if `replay_ratio` is `batch_size`.  Sizes
+and rates are those of the authors' later code, https://github.com/sfujim/TD3.  Differences from the
+paper:
+
+    actors play `rollout_steps` steps with the same policy, and may be several
+    policy and critics take one step of Adam together, from the same parameters; theirs take turns
+    the input is normalized by statistics of what was seen, which the targets copy
+    truncated episodes bootstrap; and there may be targets of n steps
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from remotely_rl import networks
+from remotely_rl.acting.continuous import ContinuousActor, check_bounds
+from remotely_rl.config import Common, fields
+from remotely_rl.environments import Source
+from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.experience.batch import full
+from remotely_rl.functions import losses
+from remotely_rl.functions.distributions import perturbed
+from remotely_rl.functions.q_learning import n_step_target
+from remotely_rl.learning.learner import ABSENT, Losses, TargetLearner
+from remotely_rl.networks import Critics, PolicyAndCritics, PolicyNetwork, frozen
+from remotely_rl.runs import replaying, sampling
+from remotely_rl.runs.replaying import Steps, Update
+from remotely_rl.runs.training import Session, Train
+from remotely_rl.settings import COUNT, NOT_NEGATIVE
+from remotely_rl.trees import Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Common):
+    """The settings.  Their prose is the help of `remotely-rl train td3`."""
+
+    lacks: ClassVar[Mapping[str, str]] = fields.one_learner(
+        "td3 has one learner: the gradients of its critics and its policy are stepped apart, and"
+        " are not averaged"
+    )
+
+    env: Source = "Pendulum-v1"
+    actors: int = 1
+    envs_per_actor: int = 1
+    rollout_steps: int = 32
+    sampling: fields.Sampling = "auto"
+    overlap: fields.Overlap = False
+    exploration_noise: Annotated[
+        float, "standard deviation of the noise on actions, whose bounds are -1 and 1", NOT_NEGATIVE
+    ] = 0.1  # fmt: skip
+
+    replay_rows: fields.ReplayRows = 1_000_000
+    learn_from: fields.LearnFrom = 1_000
+    save_replay: fields.SaveReplay = True
+    batch_size: fields.BatchSize = 256
+    replay_ratio: fields.ReplayRatio = 256.0
+    prioritized_alpha: fields.PrioritizedAlpha = 0.0
+    prioritized_beta: fields.PrioritizedBeta = 0.4
+
+    gamma: fields.Gamma = 0.99
+    n_step: fields.NStep = 1
+    learning_rate: fields.LearningRate = 3e-4
+    learning_rate_end: fields.LearningRateEndOrSame = None
+    rate_end: ClassVar[float] = math.inf  # or learning_rate, if that is lower
+    rate_rule: fields.RateRule = "none"
+    rate_follows: ClassVar[str] = replaying.RATE_FOLLOWS
+    max_grad_norm: fields.MaxGradNorm = 0.0
+    tau: fields.Tau = 0.005
+    policy_delay: Annotated[
+        int, "updates of the critics for one of the policy and the targets", COUNT
+    ] = 2  # fmt: skip
+    target_noise: Annotated[
+        float, "standard deviation of the noise on the target policy's actions", NOT_NEGATIVE
+    ] = 0.2
+    target_noise_clip: Annotated[float, "clip that noise to this", NOT_NEGATIVE] = 0.5
+    hidden: fields.Hidden = "256,256"
+    activation: fields.Activation = "relu"
+    of_networks: ClassVar[tuple[str, ...]] = ()  # critics have them too
+
+    device: fields.Device = "auto"
+    learner_threads: fields.LearnerThreads = 0
+
+    paper: ClassVar[Mapping[str, Any]] = {
+        "learning_rate": 1e-3, "batch_size": 100, "replay_ratio": 100.0, "hidden": "400,300",
+    }  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        replaying.check(self)
+
+    def check_run(self) -> None:
+        replaying.check_sizes(self, self.n_step)
+
+    def make_model(
+        self, source: networks.ModelSource | None, spec: Tree, actions: Actions
+    ) -> PolicyAndCritics:
+        """Make the networks; a `source` of yours is the policy, whose value is not used.
+
+        Raises TrainingError as `networks.build` does, and for actions that are not bounded.
+        """
+        check_bounds("td3", actions)
+        (width,) = actions.shape
+        networks.check_has_images(spec, self.architecture)
+        if source is None:
+            policy = networks.for_each_agent(
+                lambda of: PolicyNetwork(of, width, self.architecture), spec
+            )
+        else:
+            policy = networks.build(source, spec, width, outputs_are="the width of an action")
+            replaying.check_has_no_memory(policy)
+        return PolicyAndCritics(policy, Critics(spec, width, self.architecture))
+
+    @property
+    def rate_ratio(self) -> float:
+        """How many times as large a batch is as the one that the rate is given for."""
+        return self.batch_size / replaying.RATE_IS_FOR
+
+    def unused(self) -> dict[str, str]:
+        return super().unused() | replaying.unused(self)
+
+    def best(self, actions: Actions, policy: Tensor) -> Tensor:
+        """The tanh of what the policy returns."""
+        return torch.tanh(full(policy))
+
+    def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
+        """How an actor explores, and a trained agent plays when it is not greedy."""
+        return perturbed(self.best(actions, policy), self.exploration_noise, generator)
+
+
+class DelayedLearner(TargetLearner[Config]):
+    """The learner: policy and critics, and targets that follow both."""
+
+    model: PolicyAndCritics
+    target: PolicyAndCritics
+
+    def __init__(self, config: Config, model: nn.Module, actions: Actions):
+        super().__init__(config, model, actions)
+        self.critic_parameters = list(self.model.critics.parameters())
+        made = torch.compile if config.compile else lambda network: network
+        self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = made(self.model.policy)
+        self.critics: Callable[[Tree, Tensor], Tensor] = made(self.model.critics)
+
+    @property
+    def policy_is_due(self) -> bool:
+        """Whether the next update moves policy and targets too."""
+        return (self.version + 1) % self.config.policy_delay == 0
+
+
+@torch.no_grad()
+def compute_targets(learner: DelayedLearner, steps: Steps) -> Tensor:
+    """What the critics' values [N] are to become: the lower value of the target policy's action,
+    which noise has moved a little."""
+    config, target = learner.config, learner.target
+    best = config.best(learner.actions, target(steps.next_obs)[0])
+    action = perturbed(best, config.target_noise, learner.generator, config.target_noise_clip)
+    lower = target.critics(steps.next_obs, action).min(0).values
+    return n_step_target(steps.reward, steps.discount, lower)
+
+
+def compute_losses(learner: DelayedLearner, steps: Steps) -> tuple[Losses, Tensor, Tensor]:
+    """The losses, the critics' values [2, N], and how surprising each step was [N].
+
+    The critics' is half their mean squared error.  The policy's, if it is due, is minus the first
+    critic's value of its actions.
+    """
+    q = learner.critics(steps.obs, steps.action)
+    error = q - compute_targets(learner, steps)
+    of_critics = 0.5 * (steps.weight * error.square()).mean()
+    surprise = error.detach().abs().mean(0)
+    if not learner.policy_is_due:
+        return Losses(of_critics, ABSENT, of_critics, ABSENT, ABSENT), q.detach(), surprise
+    action = learner.config.best(learner.actions, learner.policy(steps.obs)[0])
+    with frozen(learner.critic_parameters):
+        of_policy = losses.deterministic_policy_gradient(learner.critics(steps.obs, action)[0])
+    parts = Losses(of_critics + of_policy, of_policy, of_critics, ABSENT, ABSENT)
+    return parts, q.detach(), surprise
+
+
+def update(learner: DelayedLearner, steps: Steps, progress: float) -> Update:
+    """Take one step on a batch; returns metrics and priorities.  `progress` sets the rate."""
+    learner.learning_rate.anneal(progress)
+    is_due = learner.policy_is_due
+    with learner.autocast():
+        parts, q, priority = compute_losses(learner, steps)
+    metrics = learner.count_update([learner.step(parts)])
+    if is_due:
+        learner.average_target(learner.config.tau)
+    errors = priority.cpu().numpy()
+    metrics["train/q_mean"] = q.mean().item()
+    metrics["train/td_error"] = float(errors.mean())
+    return Update(metrics, errors)
+
+
+def loop(session: Session[Config]) -> None:
+    """The same seed gives the same run, bit by bit, on one machine, unless actors and learner
+    `overlap`."""
+    learner = session.learner
+    assert isinstance(learner, DelayedLearner)
+    replay = session.replay = replaying.RunReplay(session)
+    for _ in replay.rounds(sampling.rounds(session, ContinuousActor)):
+        for progress in replay.updates():
+            draw = replay.draw(progress)
+            steps = replaying.to_device(learner, draw)
+            replay.learnt(draw, update(learner, steps, progress))
+
+
+train = Train("td3", Config, loop, learner=DelayedLearner)
