@@ -1,4 +1,4 @@
-"""Connect Four by self-play, until it beats a minimax player.
+"""Connect Four by self-play, measured against a minimax player.
 
     python examples/self_play_connect_four.py [MINUTES]
 
