@@ -32,10 +32,24 @@ class Range:
         return f"from {self.low:g} to {self.high:g}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Length(Range):
+    """Bounds of the length of a schedule: steps from 1 on; below 1, a fraction of the run."""
+
+    def check(self, name: str, value: float) -> float:
+        """The length.  Raises TrainingError for 0, and for steps that are not whole."""
+        if not value > 0 or (value > 1 and value % 1):
+            raise TrainingError(
+                f"{name} must be a number of steps, or below 1 a fraction of the run, not {value:g}"
+            )
+        return value if value < 1 else int(value)
+
+
 PLAIN: dict[type, str] = {bool: "True or False", str: "a str"}
 COUNT = Range(1)
 NOT_NEGATIVE = Range(0)
 FRACTION = Range(0, 1)
+LENGTH = Length(0)
 
 
 class Setting(NamedTuple):
@@ -117,7 +131,9 @@ def check(made: Any) -> None:
         if number is int and not (isinstance(value, numbers.Integral) or value % 1 == 0):
             raise TrainingError(f"{name} must be a whole number, not {value!r}")
         plain = number(int(value) if isinstance(value, numbers.Integral) else float(value))
-        if bounds and not bounds.low <= plain <= bounds.high:
+        if isinstance(bounds, Length):
+            plain = bounds.check(name, plain)
+        elif bounds and not bounds.low <= plain <= bounds.high:
             raise TrainingError(f"{name} must be {bounds}, not {value}")
         object.__setattr__(made, name, plain)
 

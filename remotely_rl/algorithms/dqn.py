@@ -65,9 +65,7 @@ class Config(Common):
     sampling: fields.Sampling = "auto"
     overlap: fields.Overlap = False
     epsilon: Annotated[float, "probability of a random action after explore_steps", FRACTION] = 0.01
-    explore_steps: Annotated[
-        int, "environment steps over which epsilon falls from 1, after learn_from", COUNT
-    ] = 30_000  # fmt: skip
+    explore_steps: fields.ExploreSteps = 30_000
     epsilon_spread: Annotated[
         float, "environments end at epsilons down to epsilon to the power of 1 + this; 0: alike",
         NOT_NEGATIVE,
@@ -222,7 +220,7 @@ class Config(Common):
         final = 0.0 if self.noisy else self.epsilon
         ends = q_learning.spread(final, self.epsilon_spread, self.envs_per_actor)
         ends = ends.repeat_interleave(self.agents_per_env)
-        steps = 1 if self.noisy else self.explore_steps
+        steps = 1 if self.noisy else self.steps_of(self.explore_steps)
         return q_learning.epsilon(ends, env_steps - self.learn_from, steps)
 
     def unused(self) -> dict[str, str]:

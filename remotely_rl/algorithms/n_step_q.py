@@ -44,7 +44,7 @@ from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import ABSENT, Losses
 from remotely_rl.runs import sampling
 from remotely_rl.runs.training import Session, Train
-from remotely_rl.settings import COUNT, NOT_NEGATIVE
+from remotely_rl.settings import COUNT, LENGTH, NOT_NEGATIVE
 from remotely_rl.trees import Tree
 
 # What environments' epsilons fall to, and the share of them: section 8 of the paper.
@@ -71,7 +71,7 @@ class Config(Common):
     gamma: fields.Gamma = 0.99
     gae_lambda: fields.GaeLambda = 1.0
     explore_steps: Annotated[
-        int, "environment steps over which the epsilons fall from 1", COUNT
+        float, "steps, or fraction of total_steps, over which the epsilons fall from 1", LENGTH
     ] = 200_000
     target_every: Annotated[int, "environment steps between target networks", COUNT] = 10_000
     on_policy: Annotated[bool, "SARSA: bootstrap from the action taken, not from the best"] = False
@@ -160,7 +160,7 @@ class QActor(Actor):
         config, obs = self.config, self.tensors(obs)
         policy, value = self.model(obs)
         q = q_values(policy, value, config.dueling)
-        chances = epsilon(self.final, self.env_steps, config.explore_steps)
+        chances = epsilon(self.final, self.env_steps, config.steps_of(config.explore_steps))
         chances = chances.repeat_interleave(config.agents_per_env)
         action = player.draw(epsilon_greedy, q, chances)
         policy, value = self.target(obs)
@@ -192,8 +192,9 @@ def loop(session: Session[Config]) -> None:
         torch.tensor(sum(end * share for end, share in EPSILONS)),
         session.learner.config,
     )
+    explore_steps = config.steps_of(config.explore_steps)
     session.tally.gauges.append(
-        lambda: {"train/epsilon": float(epsilon(final, session.env_steps, config.explore_steps))}
+        lambda: {"train/epsilon": float(epsilon(final, session.env_steps, explore_steps))}
     )
     while not session.over():
         attributes = session.learner.env_attributes

@@ -26,7 +26,7 @@ from remotely_rl.environments.action_spaces import Actions, described, policy_st
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.networks import precision
-from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
+from remotely_rl.settings import COUNT, FRACTION, LENGTH, NOT_NEGATIVE, Length, Range
 from remotely_rl.supervision import crashes, watchdog
 from remotely_rl.trees import Tree
 
@@ -97,10 +97,10 @@ class Common:
     ] = None  # fmt: skip
 
     anneal_steps: Annotated[
-        int | None,
-        "environment steps over which coefficients change, linearly; none: the run's length, else"
-        " {cls.horizon:,}",
-        COUNT,
+        float | None,
+        "steps, or fraction of total_steps, over which coefficients change; none: the run's length,"
+        " else {cls.horizon:,}",
+        LENGTH,
     ] = None
     image_size: Annotated[
         int | None, "scale images to this height and width; none: 42 in Atari games, else never",
@@ -178,6 +178,16 @@ class Common:
         check_sampling(self)
         check_share(self)
         rate_factor(self)
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        for name, _, _, bounds, _ in settings.settings(type(self)):
+            length = getattr(self, name)
+            if isinstance(bounds, Length) and length and length < 1 and not self.total_steps:
+                raise TrainingError(
+                    f"{name}={length:g} is a fraction of total_steps, which is 0: give it, or a"
+                    f" number of steps as {name}"
+                )
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
@@ -347,10 +357,14 @@ class Common:
             return float(is_atari(self.env))
         return self.reward_clip
 
+    def steps_of(self, length: float) -> float:
+        """How many environment steps the length of a schedule is."""
+        return length if length >= 1 else length * self.total_steps
+
     def progress(self, env_steps: int, seconds: float = 0.0) -> float:
         """How much of the schedule is over, from 0 to 1, so far into the run."""
         if self.anneal_steps is not None:
-            return min(1.0, env_steps / self.anneal_steps)
+            return min(1.0, env_steps / self.steps_of(self.anneal_steps))
         over = [env_steps / self.total_steps] if self.total_steps else []
         over += [seconds / (60 * self.minutes)] if self.minutes else []
         return min(1.0, max(over, default=env_steps / self.horizon))

@@ -10,7 +10,7 @@ So an algorithm's file says all that can be set there, and each field is describ
 from typing import Annotated
 
 from remotely_rl.functions.distributions import MAX_LOG_STD, MIN_LOG_STD
-from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE, Range
+from remotely_rl.settings import COUNT, FRACTION, LENGTH, NOT_NEGATIVE, Range
 
 # --- sampling -------------------------------------------------------------------------------------
 
@@ -43,6 +43,10 @@ Ahead = Annotated[int, "trajectories that an actor may sample before one is lear
 MaxStaleness = Annotated[
     int | None, "most updates that experience may be behind; 0: rounds, none: no limit",
     NOT_NEGATIVE,
+]  # fmt: skip
+ExploreSteps = Annotated[
+    float, "steps, or fraction of total_steps, over which epsilon falls from 1, after learn_from",
+    LENGTH,
 ]  # fmt: skip
 PlayEpsilon = Annotated[
     float, "probability of a random action when a trained agent plays by sampling", FRACTION

@@ -56,7 +56,7 @@ def epsilon_greedy(q: Tensor, epsilon: Tensor, generator: torch.Generator) -> Te
     return torch.where(at_random, any_of, q.argmax(-1))
 
 
-def epsilon(final: Tensor, env_steps: int, explore_steps: int) -> Tensor:
+def epsilon(final: Tensor, env_steps: int, explore_steps: float) -> Tensor:
     """Epsilons that fall from 1 to `final` [B] over `explore_steps`, after `env_steps`."""
     done = min(1.0, max(0, env_steps) / explore_steps)
     return 1.0 + done * (final - 1.0)

@@ -249,6 +249,10 @@ class OwnMetrics:
             self._remarks.append(text)
 
 
+# What TensorBoard compares runs by, beside their settings.
+COMPARED = ("rollout/return_mean", "evaluation/return_mean", "time/env_steps", "time/seconds")
+
+
 class Writer:
     """metrics.csv and TensorBoard event files in the run folder, flushed after every row.
 
@@ -283,6 +287,18 @@ class Writer:
             # TensorBoard's thread ends when the disk is full; a new file may work later.
             self._board = _board(self._folder)
             raise
+
+    def describe(self, settings: Mapping[str, Any]) -> None:
+        """Gives TensorBoard the settings of the run, which it shows beside its last metrics."""
+        from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415 - as in _board
+
+        plain = {
+            name: value if isinstance(value, (bool, int, float, str)) else str(value)
+            for name, value in settings.items()
+        }
+        writer: Any = self._board.file_writer
+        for summary in hparams(plain, dict.fromkeys(COMPARED, 0.0)):  # type: ignore[no-untyped-call]
+            writer.add_summary(summary)
 
     def close(self) -> None:
         """Closes both."""

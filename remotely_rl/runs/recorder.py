@@ -9,6 +9,7 @@ is known when a row is due, and at the end.
 If the disk is full, or gone for a while, the user is told once and training continues.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +49,8 @@ class Recorder:
         self._clipping = ClippingReport(config.clips_rewards_at)
         began = tally.counters.seconds
         self._writer = metrics.Writer(folder.path, resumed_at_s=began)
+        with contextlib.suppress(OSError):  # of which the first row tells
+            self._writer.describe(run_folder.fields_of(config))
         self._progress = progress or Progress(f"{title}, in {folder.path}", config)
         self.say = self._progress.say  # prints a line that stays above the live table
         self._unwritten: set[Path] = set()  # files whose last write failed

@@ -212,6 +212,8 @@ def test_a_range_says_what_it_allows() -> None:
         ({"total_steps": 2000, "minutes": 10}, [0, 0.125, 0.5, 1]),  # which ends it first
         ({"total_steps": 5000, "minutes": 10}, [0, 0.1, 0.2, 1]),
         ({"anneal_steps": 500}, [0, 0.5, 1, 1]),
+        ({"anneal_steps": 0.5, "total_steps": 1000}, [0, 0.5, 1, 1]),
+        ({"anneal_steps": 1, "total_steps": 1000}, [0, 1, 1, 1]),
         ({"anneal_steps": 10_000, "total_steps": 1000, "minutes": 1}, [0, 0.025, 0.1, 0.5]),
         ({"target": 18.0}, [0, 0.00025, 0.001, 0.005]),  # nobody knows how long that takes
     ],
@@ -223,6 +225,27 @@ def test_a_schedule_is_as_long_as_the_run_or_as_it_is_told(
     config = ppo.Config(**given)
     at = [(0, 0.0), (250, 60.0), (1000, 120.0), (5000, 900.0)]  # steps, and seconds
     assert [config.progress(*now) for now in at] == pytest.approx(progress)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"explore_steps": 0}, "explore_steps must be a number of steps, or below 1 a fraction"),
+        ({"anneal_steps": 1.5}, "anneal_steps must be a number of steps"),
+        ({"explore_steps": 0.1, "minutes": 5}, "explore_steps=0.1 is a fraction of total_steps"),
+        ({"anneal_steps": 0.5}, "anneal_steps=0.5 is a fraction of total_steps, which is 0"),
+    ],
+)
+def test_a_schedule_without_a_length_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(TrainingError, match=said):
+        dqn.Config(**given)
+
+
+def test_exploration_lasts_for_a_fraction_of_the_run() -> None:
+    config = dqn.Config(total_steps=10_000, explore_steps=0.2, learn_from=100, epsilon=0.0)
+    assert config.epsilons_at(1_100).tolist() == pytest.approx([0.5] * config.envs_per_actor)
+    steps = dqn.Config(explore_steps=1e6).explore_steps
+    assert (steps, type(steps)) == (1_000_000, int)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import SummaryWriter
 
 from remotely_rl import durable
@@ -83,6 +85,23 @@ def test_rows_are_on_disk_as_soon_as_they_are_written(tmp_path: Path) -> None:
     assert cells["train/value_loss"] == ""  # nothing to tell
     assert list((tmp_path / "tensorboard").glob("events*"))
     writer.close()
+
+
+def test_tensorboard_has_the_settings_of_a_run_beside_its_metrics(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.describe({"gamma": 0.9, "env": "CartPole-v1", "lstm": None, "wrappers": ["a:B"]})
+    writer.write(busy_tally().close(seconds=4.0))
+    writer.close()
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    (started,) = (
+        HParamsPluginData.FromString(content).session_start_info.hparams
+        for tag, content in board.PluginTagToContent("hparams").items()
+        if tag == "_hparams_/session_start_info"
+    )
+    assert started["gamma"].number_value == 0.9
+    assert started["lstm"].string_value == "None"
+    assert started["wrappers"].string_value == "['a:B']"
+    assert set(metrics.COMPARED) & set(board.Tags()["scalars"])
 
 
 def test_a_resumed_run_drops_the_rows_that_its_checkpoint_does_not_know(tmp_path: Path) -> None:
