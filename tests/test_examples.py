@@ -94,6 +94,7 @@ def test_what_the_readme_shows_of_remote_classes_runs_as_it_stands_on_two_cores(
         ("handles", ["11", "16 16", "[1, 1, 1, 1]"]),
         ("pools", ["9"]),
         ("code", ["42"]),
+        ("coming_from", ["1", "3"]),
         ("reliability", ["3 True"]),
     ],
 )

@@ -195,6 +195,12 @@ def test_every_file_that_a_page_names_exists(page: str) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_python_in_a_page_is_python(page: str) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE):
+        compile(block, page, "exec")
+
+
 def test_the_readme_names_the_torch_that_is_pinned() -> None:
     (pin,) = pins()["torch"]
     assert f"`{pin}`" in text_of("README.md")

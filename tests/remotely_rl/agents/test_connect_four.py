@@ -100,3 +100,14 @@ def test_openings_are_random_positions_that_nobody_has_won_and_a_seed_repeats_th
         assert game.winner is None
         boards.append(tuple(game.stones))
     assert len(set(boards)) > 30
+
+
+def test_a_full_board_is_a_draw_whose_last_observation_can_be_acted_on() -> None:
+    full = ConnectFour()
+    full.reset()
+    for column in (0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1, 2, 3, 2, 3, 3, 2, 3, 2, 2, 3, 2, 3,
+                   4, 5, 4, 5, 5, 4, 5, 4, 4, 5, 4, 5, 6, 6, 6, 6, 6, 6):  # fmt: skip
+        full.step(column)
+    obs, reward, terminated, *_ = full.last()
+    assert (reward, terminated, full.winner) == (0.0, True, None)
+    assert obs["action_mask"].all()

@@ -266,9 +266,10 @@ def test_of_a_model_of_ones_own_the_name_is_said_and_no_advice_given() -> None:
 def test_a_run_says_it_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = a2c.Config(env=toys.Guess, actors=1, envs_per_actor=2, random_start=0, total_steps=1)
     a2c.train(config, run=tmp_path / "run")
-    _, second, *_ = capsys.readouterr().out.splitlines()
+    _, watch, model, *_ = capsys.readouterr().out.splitlines()
+    assert watch == f"to watch it in the browser: remotely-rl dashboard {tmp_path}"
     # Twice (2 + 1) * 64 and 65 * 64, and heads of 65 * 2 and 65.
-    assert second == ("model: MLP, 64, 64; as much for the value; 8,899 parameters; sees 2 numbers")
+    assert model == ("model: MLP, 64, 64; as much for the value; 8,899 parameters; sees 2 numbers")
 
 
 # --- in a notebook --------------------------------------------------------------------------------
