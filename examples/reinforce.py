@@ -15,7 +15,7 @@ import remotely_rl as rl
 
 @dataclasses.dataclass(frozen=True)
 class Config(rl.Common):  # the settings: options of the command, too
-    env: str = "CartPole-v1"
+    env: rl.fields.Env = "CartPole-v1"
     rollout_steps: int = 64
     gamma: rl.fields.Gamma = 0.99
     value_coef: rl.fields.ValueCoef = 0.5

@@ -256,7 +256,9 @@ class Configured(click.Command):
             known = [option.name or "" for option in self._fields or ()]
             if not (meant := other_names.here(named, known)):
                 raise
-            here = " or ".join(map(settings.option, meant))
+            here = " or ".join(
+                REPEATED[name][0] if name in REPEATED else settings.option(name) for name in meant
+            )
             told = f"No such option '{error.option_name}': here that is {here}"
             raise click.NoSuchOption(error.option_name, told, ctx=ctx) from None
 

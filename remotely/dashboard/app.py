@@ -17,7 +17,6 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, NamedTuple, Protocol
 
 from starlette.applications import Starlette
@@ -25,7 +24,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import (
     HTMLResponse,
     JSONResponse,
@@ -210,12 +209,8 @@ class Door:
         return JSONResponse({"error": HOW_TO_OPEN}, 401)
 
     def _cookie(self, headers: Headers) -> str:
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            return ""
-        found = cookies.get(self._access.cookie_name)
-        return found.value if found else ""
+        # Not http.cookies: for one odd cookie of another server on this host it drops all of them.
+        return cookie_parser(headers.get("cookie", "")).get(self._access.cookie_name, "")
 
 
 class _ClusterPanel:

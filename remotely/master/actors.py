@@ -636,7 +636,9 @@ def die(state: State, obituary: control.Obituary) -> None:
     obituary = msgspec.structs.replace(obituary, restarting=not is_last)
     if not obituary.asked:
         told = msgspec.structs.replace(obituary, flight_record=b"", begun={})
-        state.actors.unasked_ends.appendleft(UnaskedEnd(record, told, state.now))
+        machine = record.location.machine if record.location else ""
+        ended = UnaskedEnd(record.request, machine, told, state.now)
+        state.actors.unasked_ends.appendleft(ended)
     happen(state, event, record, obituary)
 
 

@@ -112,9 +112,10 @@ class ActorRecord:
 
 
 class UnaskedEnd(NamedTuple):
-    """The end of an actor that nobody had asked for, and when that was."""
+    """The end of an actor that nobody had asked for, and when and where that was."""
 
-    record: ActorRecord
+    request: control.Request
+    machine: str  # of this life: the next may be elsewhere
     obituary: control.Obituary
     at: float
 

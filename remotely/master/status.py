@@ -58,11 +58,11 @@ def _waits(state: State) -> list[control.WaitStatus]:
 
 
 def _of_end(end: UnaskedEnd, now: float) -> control.EndStatus:
-    request, location, obituary = end.record.request, end.record.location, end.obituary
+    obituary = end.obituary
     return control.EndStatus(
-        name=request.name,
-        class_name=request.class_name,
-        machine=location.machine if location else "",
+        name=end.request.name,
+        class_name=end.request.class_name,
+        machine=end.machine,
         ago_s=max(0.0, now - end.at),
         lost=obituary.lost,
         restarting=obituary.restarting,

@@ -48,9 +48,7 @@ ATARI_SIZE, ATARI_STACK = 42, 4  # of images in Atari games, unless others are a
 class Common:
     """The fields that all algorithms have.  Every field of a Config that exists is in bounds."""
 
-    env: Annotated[Source, "Gymnasium id, or a callable that makes environments: FILE.py:NAME"] = (
-        "ALE/Pong-v5"
-    )
+    env: fields.Env = "ALE/Pong-v5"
     actors: Annotated[int, "processes that sample", COUNT] = 2
     envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 16
     rollout_steps: fields.RolloutSteps = 64

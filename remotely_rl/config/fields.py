@@ -9,8 +9,11 @@ So an algorithm's file says all that can be set there, and each field is describ
 
 from typing import Annotated
 
+from remotely_rl.environments import Source
 from remotely_rl.functions.distributions import MAX_LOG_STD, MIN_LOG_STD
 from remotely_rl.settings import COUNT, FRACTION, LENGTH, NOT_NEGATIVE, Range
+
+Env = Annotated[Source, "Gymnasium id, or a callable that makes environments: FILE.py:NAME"]
 
 # --- sampling -------------------------------------------------------------------------------------
 

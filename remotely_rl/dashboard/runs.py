@@ -66,7 +66,7 @@ class Runs:
         real = Path(os.path.realpath(path))
         if not real.is_relative_to(self.root):
             raise NoRun(f"{name!r} leads out of the folder of the runs")
-        if not (real / "config.json").is_file():
+        if not os.path.isfile(real / "config.json"):  # Path's raises if it is too long
             raise NoRun(f"there is no run {name!r} here")
         return real
 

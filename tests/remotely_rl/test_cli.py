@@ -291,6 +291,10 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
             "No such option '--n-steps': here that is --rollout-steps",
         ),
         (
+            ["train", "ppo", "--env-kwargs", "{}"],
+            "No such option '--env-kwargs': here that is --env-arg",
+        ),
+        (
             ["train", "impala", "--learners", "2"],
             "Error: impala has one learner, because its actor",
         ),

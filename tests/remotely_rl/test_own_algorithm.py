@@ -86,6 +86,11 @@ def test_its_help_has_the_fields_of_its_config_and_what_its_file_says_first(file
     assert "[CartPole-v1]" in text
 
 
+def test_the_config_of_the_example_takes_an_environment_of_ones_own(file: Path) -> None:
+    config = algorithms.train_of(f"{file}:train").Config(env=print)
+    assert config.env is print
+
+
 def test_the_page_shows_the_example_as_it_is_which_has_fewer_than_sixty_lines() -> None:
     page = (ROOT / "docs" / "own_algorithm.md").read_text(encoding="utf-8")
     example = (ROOT / "examples" / "reinforce.py").read_text(encoding="utf-8")

@@ -152,6 +152,15 @@ def test_without_the_cookie_nothing_is_told_and_nothing_asked(
     assert dashboard.viewer.asked == 0
 
 
+@pytest.mark.parametrize("other", ['tree={"open":true}', "a[b]=1", "two words=2", "lone"])
+def test_the_cookie_counts_beside_any_of_another_server_on_the_same_host(
+    dashboard: Dashboard, other: str
+) -> None:
+    ours = f"remotely-1={dashboard.browser.cookies['remotely-1']}"
+    answer = dashboard.stranger.get("/", headers={"cookie": f"{other}; {ours}"})
+    assert answer.status_code == 200
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_nothing_can_be_changed(dashboard: Dashboard, method: str) -> None:
     for path in PATHS:

@@ -165,7 +165,8 @@ class Cluster:
         told, self.to_spawn = self.to_spawn[:at_most], self.to_spawn[at_most:]
         for worker, spawn in told:
             if worker in self.core.workers:
-                status = status_of(spawn.request, spawn.gpu_ids, spawn.seal)
+                machine = self.core.state.workers.records[worker].register.machine
+                status = status_of(spawn.request, spawn.gpu_ids, spawn.seal, machine)
                 self.living[worker][spawn.request.actor] = status
                 self.says(worker, control.Spawned(location=status.location))
         return [spawn.request.actor for _, spawn in told]
@@ -205,7 +206,7 @@ def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
 
 
 def status_of(
-    request: control.Request, gpu_ids: Iterable[int] = (), seal: bytes = b""
+    request: control.Request, gpu_ids: Iterable[int] = (), seal: bytes = b"", machine: str = ""
 ) -> control.ActorStatus:
     location = control.Location(
         actor=request.actor,
@@ -214,7 +215,7 @@ def status_of(
         life=request.life,
         pid=1,
         host="",
-        machine="",
+        machine=machine,
         ipc="",
         tcp="",
         public_key=b"",

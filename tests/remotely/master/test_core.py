@@ -467,3 +467,16 @@ def test_a_status_says_what_waits_and_how_the_last_actors_ended_unasked(cluster:
     assert "1 CPU" in wait.why
     assert (end.name, end.exit, end.stderr, end.ago_s) == ("a", "SIGKILL", "its last words", 2.0)
     assert not end.restarting
+
+
+def test_a_status_says_where_the_life_was_that_ended_and_not_where_the_next_one_is(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", machine="m")
+    detached = request_of("a", "client", owner="", max_restarts=1)
+    cluster.says("client", control.Place(ticket=1, request=detached, patience_s=60))
+    cluster.spawns()
+    cluster.buries("a")  # its worker begins the next life, which has no place yet
+    cluster.says("client", control.AskStatus(ticket=2, fresh=False))
+    ((_, status),) = cluster.told(control.Status)
+    assert [(end.machine, end.restarting) for end in status.ends] == [("m", True)]
