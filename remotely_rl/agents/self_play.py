@@ -130,8 +130,9 @@ class Snapshots(Hook):
 
 
 def snapshots(folder: Path) -> list[str]:
-    """Return the names of the snapshots in a folder, oldest first."""
-    return sorted(name for name in os.listdir(folder) if name.endswith(".pt"))
+    """Return the names of the snapshots in a folder, oldest first; none if there is no folder."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(name for name in names if name.endswith(".pt"))
 
 
 class Run(NamedTuple):
