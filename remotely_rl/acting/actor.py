@@ -6,7 +6,7 @@ what they learn from a trajectory.
 
 import copy
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -198,17 +198,17 @@ class Actor:
     def resume(self, paused: bytes) -> bool:
         """Continue from a state that `pause` returned.
 
-        Returns false, and plays on or begins new games, if it cannot be read or is of other
-        numbers of environments.
+        Returns false, and plays on or begins new games, if it cannot be read, is of other numbers
+        of environments, or was written by another version.
         """
         try:
             # From the checkpoint of a run of the user's own: evaluating others reads no pickle.
             with SWITCH.paused():
                 players: list[Player] = cloudpickle.loads(paused)
-                widths = [(one.width, one.envs.num_envs) for one in players]
+                forms = [_form_of(one) for one in players]
         except Exception:  # as in `pause`
             return False
-        if widths != [(one.width, one.envs.num_envs) for one in self.players]:
+        if forms != [_form_of(one) for one in self.players]:
             return False
         pairs = zip(players, self.players, strict=True)
         if not all(player.take_over(old) for player, old in pairs):
@@ -222,6 +222,14 @@ class Actor:
         """Close the environments."""
         for player in self.players:
             player.envs.close()
+
+
+def _form_of(player: Player) -> tuple[int, int, Set[str], Set[str]]:
+    """Return in what players differ of which one cannot go on for the other.
+
+    What another version has pickled may lack an attribute, which would be missed in the next step.
+    """
+    return player.width, player.envs.num_envs, set(vars(player)), set(vars(player.envs))
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -43,7 +43,7 @@ from remotely_rl.runs.hooks import Hook
 from remotely_rl.trees import Tree
 
 if TYPE_CHECKING:
-    from remotely_rl.runs.session import Session
+    from remotely_rl.runs.session import Result, Session
 
 FOLDER = "opponents"  # in the folder of a run
 
@@ -72,28 +72,32 @@ class SelfPlay:
         self.make = make
         game = make()
         try:
-            _, observation_space, action_space = described(game)
+            _, self._observation_space, self._action_space = described(game)
             self.__qualname__ = name_of_games(make, game)
         finally:
             game.close()
-        self.opponent: Opponent
+        self.opponent = opponent
+        self.run: Run | None = None  # that is under way, whose snapshots play
         self.run_hooks: tuple[Hook, ...] = ()
-        if opponent is not None:
-            self.opponent = Choice(opponent)
-        else:
-            self.opponent = former = FormerSelves(observation_space, action_space)
-            self.run_hooks = (Snapshots(former, every, keep),)
+        if opponent is None:
+            self.run_hooks = (Snapshots(self, every, keep),)
 
     def __call__(self, num_envs: int) -> TurnBased:
         """Make so many games."""
-        return TurnBased(self.make, num_envs, self.opponent)
+        return TurnBased(self.make, num_envs, self._opponent())
+
+    def _opponent(self) -> Opponent:
+        """Return an opponent that knows its games by their numbers, and so plays in no others."""
+        if self.opponent is not None:
+            return Choice(self.opponent)
+        return FormerSelves(self._observation_space, self._action_space, self.run)
 
 
 class Snapshots(Hook):
     """Writes the model of a run, for actors to play against."""
 
-    def __init__(self, former: "FormerSelves", every: int, keep: int):
-        self._former, self._every, self._keep = former, every, keep
+    def __init__(self, env: SelfPlay, every: int, keep: int):
+        self._env, self._every, self._keep = env, every, keep
         self._due = 0  # at how many steps the next one is
 
     def on_start(self, session: "Session[Any]") -> None:
@@ -101,7 +105,7 @@ class Snapshots(Hook):
         folder = session.folder.path.resolve() / FOLDER
         folder.mkdir(exist_ok=True)
         model = networks.copy_to_cpu(session.model).eval()
-        self._former.run = Run(folder, session.learner.config, model)
+        self._env.run = Run(folder, session.learner.config, model)
         self._due = session.env_steps + self._every
         if not snapshots(folder):
             self._write(session, folder)
@@ -111,6 +115,10 @@ class Snapshots(Hook):
         if session.env_steps >= self._due:
             self._due = session.env_steps + self._every
             self._write(session, session.folder.path / FOLDER)
+
+    def on_end(self, session: "Session[Any]", result: "Result") -> None:
+        """Let what the env makes from now on be of no run, or of the next one."""
+        self._env.run = None
 
     def _write(self, session: "Session[Any]", folder: Path) -> None:
         state = {name: tensor.cpu() for name, tensor in session.model.state_dict().items()}
@@ -122,8 +130,9 @@ class Snapshots(Hook):
 
 
 def snapshots(folder: Path) -> list[str]:
-    """Return the names of the snapshots in a folder, oldest first."""
-    return sorted(name for name in os.listdir(folder) if name.endswith(".pt"))
+    """Return the names of the snapshots in a folder, oldest first; none if there is no folder."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(name for name in names if name.endswith(".pt"))
 
 
 class Run(NamedTuple):
@@ -137,12 +146,18 @@ class Run(NamedTuple):
 class FormerSelves:
     """The opponents of an actor: snapshots of the model, one in each game."""
 
-    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]):
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        run: Run | None = None,
+    ):
+        """`run` is whose snapshots play; without one, they play at random."""
         self._observation_space, self._action_space = observation_space, action_space
         self._batch_of_actions = batch_space(action_space)  # whatever its size
         self._actions = action_spaces.of(action_space)
         self._observations = Observations(observation_space)
-        self.run: Run | None = None  # set before actors are made; without one, it plays at random
+        self.run = run
         self._models: dict[str, nn.Module] = {}  # by name, those that play
         self._playing: dict[int, str] = {}  # in which game
         self._memory: dict[int, Tensor] = {}  # of recurrent ones, [S] in each game

@@ -327,13 +327,14 @@ class Environments:
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Set attributes of all environments, and of those that will replace them.
 
-        Raises TrainingError for one that they do not have, or that cannot be set.
+        Each environment has copies of its own.  Raises TrainingError for one that they do not have,
+        or that cannot be set.
         """
         vector: Any = self.vector
         for name, value in attributes.items():
             try:
                 vector.get_attr(name)  # to set one that is not there would do nothing
-                vector.set_attr(name, [value] * self.num_envs)
+                vector.set_attr(name, [copy.deepcopy(value) for _ in range(self.num_envs)])
             except (AttributeError, NotImplementedError) as error:
                 raise TrainingError(
                     f"the environments have no attribute {name!r} that can be set: {error}"

@@ -19,7 +19,8 @@
 All are called in the run's own thread, so a slow hook slows training.  A hook that raises ends the
 run in good order: its state is saved, and the error names the hook.  Hooks are not saved: pass them
 again to resume.  With several learners they are called in the first, whose session is the run's.
-The workers of a3c and n_step_q keep their rollouts to themselves: there is no `on_rollout`.
+The workers of a3c and n_step_q and the agents of ga3c keep their rollouts to themselves: there is
+no `on_rollout`.
 """
 
 from collections.abc import Mapping, Sequence

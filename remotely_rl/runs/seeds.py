@@ -188,7 +188,7 @@ def check_continues(run: Path, config: Common) -> None:
         if name in kept.config and kept.config[name] != now[name]:
             raise TrainingError(
                 f"{run} was trained with {name}={kept.config[name]}, and not {now[name]}: give"
-                f" {settings.option(name)} as then, or another --run"
+                f" {run_folder.AGAIN.get(name, settings.option(name))} as then, or another --run"
             )
 
 

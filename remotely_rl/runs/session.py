@@ -37,6 +37,7 @@ they tell each other what was sampled, so that all count alike and are equally f
 rank 0 is the run's; the others write nothing, and end when it has.
 """
 
+import copy
 import dataclasses
 import json
 import signal
@@ -583,14 +584,14 @@ class Session(Generic[C]):
     def set_env_attr(self, name: str, value: Any) -> None:
         """Sets an attribute of all environments from the next rollout on: for hooks.
 
-        Those that replace others have it too; those of evaluations do not.  Set it again where a
-        run is resumed.  Raises TrainingError for several learners; the run does if environments
-        have no such attribute.
+        They have copies of it.  Those that replace others have it too; those of evaluations do not.
+        Set it again where a run is resumed.  Raises TrainingError for several learners; the run
+        does if environments have no such attribute.
         """
         self._check_is_alone("attributes of environments")
         learner = self.learner
         version, values = learner.env_attributes
-        learner.env_attributes = EnvAttributes(version + 1, {**values, name: value})
+        learner.env_attributes = EnvAttributes(version + 1, {**values, name: copy.deepcopy(value)})
 
     def _check_is_alone(self, what: str) -> None:
         # By the config too: in `on_start` the others are not there yet.

@@ -240,6 +240,14 @@ def test_what_does_not_fit_or_cannot_be_read_is_begun_anew() -> None:
     assert_same(sampler.sample().trajectory, fresh.sample().trajectory)
 
 
+def test_what_a_version_without_some_attribute_has_paused_is_begun_anew() -> None:
+    model = toys.network()
+    earlier, sampler, fresh = (toys.actor(CONFIG, model, seed=3) for _ in range(3))
+    del earlier.envs.agents
+    assert not sampler.resume(earlier.pause())
+    assert_same(sampler.sample().trajectory, fresh.sample().trajectory)
+
+
 def test_pausing_changes_nothing() -> None:
     model = toys.network()
     straight, paused = toys.actor(CONFIG, model), toys.actor(CONFIG, model)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,7 @@ class Always(nn.Module):
 def playing(folder: Path, *actions: int) -> FormerSelves:
     """Opponents of which each always takes one of these actions."""
     folder.mkdir()
-    former = FormerSelves(BOX, DISCRETE)
-    former.run = Run(folder, config_of(), Always(0))
+    former = FormerSelves(BOX, DISCRETE, Run(folder, config_of(), Always(0)))
     for number, action in enumerate(actions):
         torch.save(Always(action).state_dict(), folder / f"{number}.pt")
     return former
@@ -110,9 +110,8 @@ def test_an_opponent_with_a_memory_remembers_its_own_game_and_begins_the_next_wi
             policy = -1000 * (now - torch.arange(3.0)).square()
             return policy[None], torch.zeros(begins.shape), now + 1
 
-    former = FormerSelves(BOX, DISCRETE)
+    former = FormerSelves(BOX, DISCRETE, Run(tmp_path / "pool", config_of(), Counts()))
     (tmp_path / "pool").mkdir()
-    former.run = Run(tmp_path / "pool", config_of(), Counts())
     torch.save(Counts().state_dict(), tmp_path / "pool" / "0.pt")
     random = np.random.default_rng(1)
     for game in (0, 1):
@@ -133,8 +132,10 @@ def test_without_a_run_opponents_play_legal_moves_at_random() -> None:
 
 def test_an_actor_that_does_not_see_the_runs_folder_says_so(tmp_path: Path) -> None:
     former = playing(tmp_path / "pool")
-    with pytest.raises(TrainingError, match="no opponents: actors on other machines need the run"):
-        former.begin(0, np.random.default_rng(1))
+    for _ in range(2):
+        with pytest.raises(TrainingError, match="no opponents: actors on other machines need the"):
+            former.begin(0, np.random.default_rng(1))
+        shutil.rmtree(tmp_path / "pool", ignore_errors=True)  # as it is on a machine without it
 
 
 def test_a_run_keeps_its_last_snapshots_and_its_first_is_what_it_begins_with(
@@ -157,6 +158,16 @@ def test_a_seed_repeats_a_run_that_plays_itself(tmp_path: Path) -> None:
     for name in ("one", "other"):
         ppo.train(config_of(SelfPlay(Race, every=64)), run=tmp_path / name)
     toys.assert_same_bits(tmp_path / "one", tmp_path / "other")
+
+
+def test_an_env_outlives_the_run_that_played_itself_in_it(tmp_path: Path) -> None:
+    env = SelfPlay(Race, every=64)
+    for name, seed in (("one", 1), ("other", 2)):
+        ppo.train(config_of(env, seed=seed), run=tmp_path / name)
+        evaluation.evaluate(tmp_path / name, 2, env=env)
+        (tmp_path / name / FOLDER).rename(tmp_path / f"former selves of {name}")
+    ppo.train(config_of(SelfPlay(Race, every=64), seed=2), run=tmp_path / "fresh")
+    toys.assert_same_bits(tmp_path / "fresh", tmp_path / "other")
 
 
 def test_a_run_that_is_resumed_plays_its_former_selves(tmp_path: Path) -> None:

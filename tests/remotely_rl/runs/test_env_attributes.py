@@ -103,6 +103,39 @@ def test_an_actor_that_replaces_another_sets_all_that_was_set() -> None:
     actor.close()
 
 
+class Counts(Whole):
+    """Counts its steps in what it was given."""
+
+    counted: Any = None
+
+    def step(self, action: int) -> Any:
+        if self.counted is not None:
+            self.counted["steps"] += 1
+            self.level = self.counted["steps"]
+        return super().step(action)
+
+
+class CountsFromZero(Hook):
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_start(self, session: Any) -> None:
+        counted = {"steps": 0}
+        session.set_env_attr("counted", counted)
+        counted["steps"] = 1_000
+
+    def on_end(self, session: Any, result: Any) -> None:
+        self.seen += [episode.metrics["level"] for episode in session.tally.recent]
+
+
+@pytest.mark.usefixtures("local")
+def test_each_environment_has_a_value_of_its_own_as_it_was_when_it_was_set(tmp_path: Path) -> None:
+    hook = CountsFromZero()
+    config = dataclasses.replace(TRAINED, env=Counts, envs_per_actor=2, total_steps=8)
+    a2c.train(config, run=tmp_path / "run", hooks=[hook])
+    assert max(hook.seen) == len(hook.seen) / 2  # an episode is one step
+
+
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("env", [Whole, side_by_side])
 def test_an_attribute_that_environments_do_not_have_is_named(env: Any, tmp_path: Path) -> None:

@@ -246,6 +246,10 @@ def test_a_run_with_other_settings_is_not_continued(tmp_path: Path) -> None:
         seeds.check_continues(run, ppo.Config(env="CartPole-v1"))
     with pytest.raises(TrainingError, match="with env=CartPole-v1, and not Acrobot-v1: give --env"):
         seeds.check_continues(run, ppo.Config(env="Acrobot-v1", gamma=0.9))
+    with pytest.raises(TrainingError, match="give --env-arg NAME=VALUE as then"):
+        seeds.check_continues(
+            run, ppo.Config(env="CartPole-v1", gamma=0.9, env_kwargs={"sutton_barto_reward": True})
+        )
 
 
 def test_a_run_without_a_checkpoint_and_a_folder_that_is_a_run_are_told(tmp_path: Path) -> None:
