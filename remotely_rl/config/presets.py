@@ -60,6 +60,12 @@ SMALL_STEPS: dict[str, Any] = {
 # On tables of a few hundred states a steered rate rose to 0.004, where Taxi forgot what it knew.
 FALLING_RATE: dict[str, Any] = {"learning_rate": 1e-3, "learning_rate_end": 1e-4}
 
+# As tianshou has them for all of MuJoCo.
+MUJOCO: dict[str, Any] = {
+    "actors": 1, "minibatches": 32, "epochs": 10, "learning_rate": 3e-4, "learning_rate_end": 1e-5,
+    "entropy_coef": 0.0, "entropy_coef_end": 0.0, "value_coef": 0.25, "log_std_start": -0.5,
+}  # fmt: skip
+
 # fmt: off
 ROWS: tuple[Preset, ...] = (
     Preset(
@@ -134,6 +140,11 @@ ROWS: tuple[Preset, ...] = (
         "HalfCheetah-v5", "ppo",
         {"total_steps": 1_000_000},
         Measured((4882, 5177, 4449), 5.0, "e159fd0"),
+    ),
+    Preset(
+        "Hopper-v5", "ppo",
+        {"total_steps": 1_000_000, **MUJOCO},
+        Measured((2834.3,), 18.5, "1f8e1eb"),
     ),
     Preset(
         "HalfCheetah-v5", "sac",

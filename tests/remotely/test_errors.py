@@ -444,6 +444,7 @@ def test_no_room_now_waits_says_so_and_gives_up_after_a_bound(
 ) -> None:
     remotely.connect(cpus=4, patience_s=3)
     first = remotely.options(Worker, cpus=2)()
+    capfd.readouterr()  # where the machine was slow to join, that was said
 
     with pytest.raises(remotely.NoResources) as refused:
         remotely.group(Worker, 4)

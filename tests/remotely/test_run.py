@@ -272,7 +272,7 @@ def test_no_secret_is_in_an_argument_or_a_variable_of_any_process(
         for line in file.read_text().splitlines()
         if '"secret"' in line
     }
-    assert len(secrets) == 3
+    assert len(secrets) == 4
     for process in processes(str(tmp_path)):
         with contextlib.suppress(psutil.Error):
             words = [*process.cmdline(), *process.environ().values()]
