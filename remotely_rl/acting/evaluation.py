@@ -66,9 +66,7 @@ class Evaluation:
     def __str__(self) -> str:
         count, interval = len(self.scores), self.interval
         mode = "greedy" if self.greedy else "sampled"
-        # As many decimals as the interval makes meaningful, at least one.
-        telling = 0 < interval < 1
-        decimals = min(6, -math.floor(math.log10(interval))) if telling else 1
+        decimals = decimals_of(self.mean, interval)
         mean = f"{mode:<8} {self.mean:,.{decimals}f}"
         told = "".join(f", {name} {number:.4g}" for name, number in self.metrics.items())
         if count == 1:
@@ -78,6 +76,14 @@ class Evaluation:
             f"{mean} ± {interval:,.{decimals}f} (95 %), {count:,} episodes,"
             f" from {plain(low)} to {plain(high)}, {self.mean_length:,.0f} steps each{told}"
         )
+
+
+def decimals_of(mean: float, interval: float) -> int:
+    """As many decimals as the interval makes meaningful, or without one the mean has; 1 to 6."""
+    if interval > 0:
+        return min(6, max(1, -math.floor(math.log10(interval))))
+    exact = (n for n in range(1, 6) if math.isclose(round(mean, n), mean, rel_tol=1e-6))
+    return next(exact, 6)
 
 
 def plain(score: float) -> str:

@@ -265,6 +265,7 @@ def test_an_interval_is_rather_too_wide_than_too_narrow() -> None:
     [
         ([19.0, 20.0] * 15, "sampled  19.5 ± 0.2 (95 %), 30 episodes, from 19 to 20"),
         ([21.0] * 3, "sampled  21.0 ± 0.0 (95 %), 3 episodes, from 21 to 21"),
+        ([0.95] * 4, "sampled  0.95 ± 0.00 (95 %), 4 episodes, from 0.95 to 0.95"),
         ([0.0, 1.0] * 400, "sampled  0.50 ± 0.03 (95 %), 800 episodes, from 0 to 1"),
         ([0.7100000158, 0.0], "sampled  0.4 ± 4.5 (95 %), 2 episodes, from 0 to 0.71"),
         ([0.0, 4e6], "sampled  2,000,000.0 ± 25,420,000.0 (95 %), 2 episodes, from 0 to 4,000,000"),
