@@ -240,4 +240,7 @@ class FormerSelves:
         return {**self.__dict__, "_generator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Raises FileNotFoundError if the run's folder has moved: its games cannot go on there."""
         self.__dict__.update(state, _generator=torch.Generator())
+        if self.run is not None:
+            self.run.folder.stat()

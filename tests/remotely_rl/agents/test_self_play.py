@@ -179,6 +179,13 @@ def test_a_run_that_is_resumed_plays_its_former_selves(tmp_path: Path) -> None:
     assert len(after) > len(before)
 
 
+def test_a_run_whose_folder_has_moved_is_resumed_with_new_games(tmp_path: Path) -> None:
+    ppo.train(config_of(total_steps=160), run=tmp_path / "run")
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    result = ppo.train(config_of(total_steps=240), resume=moved)
+    assert result.new_steps
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(360)
 def test_a_player_learns_the_winning_moves(tmp_path: Path) -> None:
