@@ -94,6 +94,8 @@ def make(
         return files.answer(request, static.get(request.path_params["name"]))
 
     async def open_link(request: Request) -> Response:
+        if request.method == "HEAD":  # what checks links must not use this one
+            return Response()
         cookie = access.use_link(request.query_params.get("link", ""))
         if not cookie:
             return _closed("This link was used already, or is of an earlier start.")

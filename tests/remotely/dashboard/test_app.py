@@ -121,6 +121,12 @@ def test_the_link_sets_a_cookie_that_no_script_and_no_other_site_can_use(
     assert "set-cookie" not in again.headers
 
 
+def test_what_checks_links_does_not_use_the_link_up(dashboard: Dashboard) -> None:
+    link = {"link": dashboard.access.link}
+    assert "set-cookie" not in dashboard.stranger.head("/open", params=link).headers
+    assert "set-cookie" in dashboard.stranger.get("/open", params=link).headers
+
+
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:8020", "", "10.0.0.1"])
 def test_a_request_for_another_host_is_refused_even_with_the_cookie(
     dashboard: Dashboard, host: str
