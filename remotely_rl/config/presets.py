@@ -147,6 +147,11 @@ ROWS: tuple[Preset, ...] = (
         Measured((2834.3,), 18.5, "1f8e1eb"),
     ),
     Preset(
+        "Walker2d-v5", "ppo",
+        {"total_steps": 1_000_000, **MUJOCO},
+        Measured((4675.3,), 12.1, "1f8e1eb"),
+    ),
+    Preset(
         "HalfCheetah-v5", "sac",
         {"total_steps": 1_000_000},
         Measured((8030, 10545), 121.0, "7b96ac9"),

@@ -145,7 +145,7 @@ def painted(dashboard: Served) -> tuple[float, int, int]:
             cookies = context.cookies()
             context.close()
             context = chromium.new_context()
-            context.add_cookies(cookies)  # type: ignore[arg-type]
+            context.add_cookies(cookies)
             page = context.new_page()
             session = context.new_cdp_session(page)
             session.send("Network.enable")

@@ -79,7 +79,7 @@ def nothing_goes_wrong(page: Page) -> Iterator[None]:
 
     listeners = (("request", see_request), ("pageerror", see_error), ("console", see_console))
     for event, listener in listeners:
-        page.on(event, listener)  # type: ignore[call-overload]
+        page.on(event, listener)
     yield
     for event, listener in listeners:
         page.remove_listener(event, listener)
