@@ -450,6 +450,9 @@ def test_a_template_that_cannot_says_which_can() -> None:
         algorithms.named("a3c").Config(sampling="central")
 
 
-def test_a_vector_environment_that_resets_in_the_same_step_is_refused_in_a_sentence() -> None:
+def test_a_vector_environment_that_resets_in_the_same_step_is_refused_in_a_sentence(
+    tmp_path: Path,
+) -> None:
+    config = dataclasses.replace(CONFIG, env=toys.guess_in_pairs, sampling="central")
     with pytest.raises(TrainingError, match=r"resets by .*SAME_STEP.* sampling=local"):
-        ppo.train(dataclasses.replace(CONFIG, env=toys.guess_in_pairs, sampling="central"))
+        ppo.train(config, run=tmp_path / "run")
