@@ -138,8 +138,8 @@ ROWS: tuple[Preset, ...] = (
     ),
     Preset(
         "HalfCheetah-v5", "ppo",
-        {"total_steps": 1_000_000},
-        Measured((4882, 5177, 4449), 5.0, "e159fd0"),
+        {"total_steps": 1_000_000, **MUJOCO},
+        Measured((5902.1, 5189.5), 5.3, "963cbb0"),
     ),
     Preset(
         "Hopper-v5", "ppo",
@@ -150,6 +150,11 @@ ROWS: tuple[Preset, ...] = (
         "Walker2d-v5", "ppo",
         {"total_steps": 1_000_000, **MUJOCO},
         Measured((4675.3,), 12.1, "1f8e1eb"),
+    ),
+    Preset(
+        "Ant-v5", "ppo",
+        {"total_steps": 1_000_000, **MUJOCO},
+        Measured((1309.6,), 10.2, "963cbb0"),
     ),
     Preset(
         "HalfCheetah-v5", "sac",
