@@ -31,6 +31,17 @@ def run(script: Path, local: bool) -> str:
     return done.stdout
 
 
+def run_recipe(name: str, folder: Path) -> str:
+    """Run a recipe's `main` for a tenth of a minute, in a folder; return what it prints."""
+    path = str(ROOT / "examples" / f"{name}.py")
+    words = f"import runpy; runpy.run_path({path!r})['main'](0.1)"
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture(params=[False, True], ids=["embedded", "local"])
 def local(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
@@ -128,14 +139,7 @@ def test_the_page_of_several_agents_begins_with_code_that_runs(tmp_path: Path) -
 def test_the_recipes_of_several_agents_play_and_learn(
     example: str, says: str, tmp_path: Path
 ) -> None:
-    words = (
-        f"import runpy; runpy.run_path({str(ROOT / 'examples' / example)!r} + '.py')['main'](0.1)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith(says)
+    assert run_recipe(example, tmp_path).splitlines()[-1].startswith(says)
 
 
 SCRIPTS = sorted(p.stem for p in (ROOT / "examples").glob("*.py") if p.stem != "loggers")  # hooks
@@ -176,15 +180,8 @@ def test_an_example_that_is_interrupted_says_nothing_and_leaves_nothing(tmp_path
 def test_every_recipe_of_an_algorithm_plays_learns_and_keeps_its_model(
     recipe: str, tmp_path: Path
 ) -> None:
-    words = (
-        f"import runpy; runpy.run_path({str(ROOT / 'examples' / recipe)!r} + '.py')['main'](0.1)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
     model = f"{recipe.rsplit('_', 1)[-1]}.pt"
-    assert f"The model is in {model}." in done.stdout
+    assert f"The model is in {model}." in run_recipe(recipe, tmp_path)
     assert (tmp_path / model).stat().st_size > 50_000
 
 

@@ -35,6 +35,9 @@ way through that thread, or has ended it.
 A run with several learners (`ranks.py`) has a session in each, and the same loop.  After each round
 they tell each other what was sampled, so that all count alike and are equally far.  The session of
 rank 0 is the run's; the others write nothing, and end when it has.
+
+The file is over 700 lines: whatever ends or resumes a run reads and writes the same state, and a
+reader of one of these needs the others.
 """
 
 import copy
