@@ -240,8 +240,9 @@ def presets_beside_published() -> str:
         tasks = [json.loads(line) for line in file]
     rows = []
     for task in tasks:
-        ours = [task["why_not"], "", "", ""]
-        if row := presets.find(task["algorithm"], task["env"]):
+        if (row := presets.find(task["algorithm"], task["env"])) is None:
+            ours = [task["why_not"], "", "", ""]
+        else:
             returns = row.measured.returns
             reached = sum(one >= task["reach"] for one in returns)
             ours = [
