@@ -236,7 +236,8 @@ def test_the_loops_thread_receives_when_the_leader_that_it_followed_has_left(
         told.append("begun")
         told.append(other.echo_once_there_is(tmp_path / "later", 2))
 
-    leader = threading.Thread(target=other.echo_once_there_is, args=(tmp_path / "first", 1))
+    first = other.echo_once_there_is.submit(tmp_path / "first", 1)  # before the callback's call
+    leader = threading.Thread(target=first.result, daemon=True)
     leader.start()
     on_its_way = echo.echo.submit(0)
     on_its_way.add_done_callback(call)

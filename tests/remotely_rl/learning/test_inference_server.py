@@ -193,6 +193,7 @@ def test_trainers_come_and_go_at_run_time_and_learning_goes_on(servers: Servers)
 def test_agents_wait_where_trainers_are_slower(servers: Servers) -> None:
     server = servers()
     server.resize(1, 0)
+    wait_until(lambda: trainers() == 0, "its trainer has left, and takes nothing more")
     trajectory = played()
     taken: list[int] = []
 

@@ -112,7 +112,13 @@ def test_a_run_that_is_resumed_has_its_own_model_and_settings(tmp_path: Path) ->
 # --- processes ------------------------------------------------------------------------------------
 
 EXIT = "import sys; print('begun', flush=True); sys.exit(int(sys.argv[1]))"
-SLEEP = "import sys, time; print('begun', flush=True); time.sleep(600)"
+# In short sleeps: a signal just before a sleep begins does not end it.
+SLEEP = """
+import time
+print("begun", flush=True)
+while True:
+    time.sleep(0.05)
+"""
 
 
 def test_each_command_is_a_process_whose_lines_are_said_with_its_seed() -> None:
