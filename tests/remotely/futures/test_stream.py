@@ -290,7 +290,7 @@ def test_a_cancelled_wait_for_an_item_stops_no_event_loop_and_loses_no_item(here
     async def read() -> list[int]:
         stream: Any = source.held()
         assert await anext(stream) == 1
-        for _ in range(10):
+        for _ in range(20):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(anext(stream), 0.01)
         source.release()
@@ -298,7 +298,7 @@ def test_a_cancelled_wait_for_an_item_stops_no_event_loop_and_loses_no_item(here
 
     began = time.monotonic()
     assert asyncio.run(read()) == [2]
-    assert time.monotonic() - began < 2.0, "half a second for each, if the call is taken back"
+    assert time.monotonic() - began < 9.0, "half a second for each, if the call is taken back"
 
 
 def test_the_last_item_is_not_lost_if_one_task_sees_the_end_and_another_is_cancelled() -> None:
