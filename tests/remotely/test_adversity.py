@@ -121,7 +121,7 @@ def test_an_actor_that_is_stopped_is_waited_for(cluster: str) -> None:
     with pytest.raises(remotely.CallTimeout):
         future.result(timeout=0.5)
     os.kill(pid, signal.SIGCONT)
-    assert future.result(timeout=20) == 7
+    assert future.result(timeout=40) == 7
 
 
 @pytest.mark.slow

@@ -240,7 +240,7 @@ def test_an_actor_that_cannot_answer_makes_cancel_say_no_in_bounded_time(here: N
         os.kill(pid, signal.SIGCONT)
     # The request arrives late, and is honoured or not: never both an outcome and a cancellation.
     try:
-        assert future.result(20) == 1
+        assert future.result(40) == 1
         assert actor.all() == [1]
     except CancelledError:
         assert actor.all() == []
@@ -272,7 +272,7 @@ def test_from_a_done_callback_a_call_that_has_left_is_not_cancelled(
         done.set()
 
     other.note.submit(1).add_done_callback(cancel)
-    assert done.wait(20)
+    assert done.wait(40)
     gate.touch()
     running.result()
     try:  # if the client's loop ran the callback, it could not wait for the answer
@@ -295,7 +295,7 @@ def test_a_call_that_waits_for_a_future_is_taken_back_and_those_behind_it_do_not
     assert second.cancel()
     assert first.cancel()
 
-    assert behind.result(timeout=20) == 3  # though the gate is shut
+    assert behind.result(timeout=40) == 3  # though the gate is shut
     assert not running.done()
     gate.touch()
     running.result()

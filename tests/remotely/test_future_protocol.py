@@ -17,7 +17,7 @@ import pytest
 import remotely
 from tests.clusters import Traces, wait_until
 
-WAIT_S = 20.0
+WAIT_S = 40.0
 
 
 class Mine(Exception):

@@ -147,7 +147,7 @@ def test_with_concurrency_calls_are_served_while_an_item_is_made(here: None) -> 
     stream = source.held()
     assert next(stream) == 1
 
-    remotely.submit(source.release).result(timeout=10)  # the stream asks for several at a time
+    remotely.submit(source.release).result(timeout=40)  # the stream asks for several at a time
 
     assert list(stream) == [2]
 
@@ -161,7 +161,7 @@ def test_with_concurrency_attributes_are_served_at_the_same_time(here: None) -> 
         finally:
             source.setting_releases = True
 
-    assert held.result(timeout=10)
+    assert held.result(timeout=40)
 
 
 def test_with_concurrency_the_items_of_a_stream_are_made_one_at_a_time_and_in_order(

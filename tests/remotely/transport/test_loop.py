@@ -15,7 +15,7 @@ from remotely.errors import WireError
 from remotely.transport import loop as loop_module
 from remotely.transport.loop import Loop
 
-DEADLINE_S = 10.0
+DEADLINE_S = 40.0
 
 Pair = tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]
 

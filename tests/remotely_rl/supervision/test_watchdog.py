@@ -38,7 +38,7 @@ def test_a_step_past_its_limit_is_ended_and_its_stack_is_in_the_record() -> None
 
     def step_that_hangs() -> None:
         record.begin(threading.get_ident())
-        ended.wait(20)
+        ended.wait(40)
 
     stuck = threading.Thread(target=step_that_hangs)
     stuck.start()
