@@ -479,7 +479,7 @@ def test_nothing_is_left_of_a_script_however_it_leaves_its_executor(
     assert "works" in running.stdout.readline()
     if ending is _INTERRUPTED:
         os.killpg(running.pid, signal.SIGINT)
-    out, err = running.communicate(timeout=20)
+    out, err = running.communicate(timeout=40)
     assert running.returncode == code, err
     assert said in err
     assert ("result 0.3" in out) == (ending is _GOES_ON)
