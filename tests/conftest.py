@@ -36,6 +36,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # Before any test imports torch: where two tests run at a time, its threads must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Images of containers often forbid bytecode.  The tests start thousands of processes, each of which
+# would compile the same files again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A shell has what it starts by `&` ignore Ctrl-C, and commands of ours leave that as it is.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -56,18 +61,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="zeromq",
         help="on what the objects live; with `ray`, the tests of what every engine promises run",
     )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Keep bytecode where the environment forbids it, as that of containers often does.
-
-    The tests start thousands of processes, and each would compile the same files again.
-    """
-    if sys.dont_write_bytecode and config.cache is not None:
-        folder = str(config.cache.mkdir("bytecode"))
-        sys.dont_write_bytecode, sys.pycache_prefix = False, folder
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = folder
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
