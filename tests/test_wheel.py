@@ -1,10 +1,13 @@
 """The wheel: what is in it, and that it works where the repository is not."""
 
+import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 
@@ -12,6 +15,9 @@ import pytest
 
 from tools import release
 
+ROOT = Path(__file__).resolve().parent.parent
+LARGEST = 1 << 20  # bytes of the wheel; docs/compatibility.md says what takes them
+RUNS = {".py", ".typed", ".html", ".css", ".js", ".svg", ".LICENSE"}  # all that is not metadata
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
 SCRIPT = """
 import remotely
@@ -23,6 +29,24 @@ class Counter:
 
 print(Counter().add(1), remotely.__file__)
 """
+
+# Behind README's first example, for type checkers: what they are to know, and mistakes.
+CHECKED = """
+from typing import assert_type
+
+assert_type(counter.add(1), int)
+assert_type(future, remotely.Future[int])
+assert_type([done.result() for done in remotely.as_completed([future])], list[int])
+assert_type(remotely.get_actor("counter", Counter), Counter)
+counter.add("x")  # wrong
+counter.add.submit(1, 2)  # wrong
+counter.add.sumbit(1)  # wrong
+future.result().append(1)  # wrong
+"""
+CHECKERS = {
+    "mypy": ["--strict", "--config-file=", "--python-executable"],
+    "basedpyright": ["--level", "error", "--pythonpath"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +82,27 @@ def test_the_wheel_has_the_two_packages_and_no_more(wheel: Path) -> None:
     assert {name.split("/")[0].partition("-")[0] for name in names} == {
         "remotely", "remotely_rl", "remotely_actors",
     }  # fmt: skip
+    assert {Path(name).suffix for name in names if ".dist-info/" not in name} == RUNS
     assert {"remotely/py.typed", "remotely_rl/py.typed"} <= set(names)
     assert wheel.name.endswith("-py3-none-any.whl")
+    assert wheel.stat().st_size < LARGEST
+
+
+def test_the_wheel_says_what_is_vendored_as_it_was_published(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (bill,) = (name for name in archive.namelist() if ".dist-info/sboms/" in name)
+        vendored = json.loads(archive.read(bill))["components"]
+        for library in vendored:
+            for file in library["components"]:
+                content = archive.read(f"remotely_rl/dashboard/static/{file['name']}")
+                assert file["hashes"][0]["content"] == hashlib.sha256(content).hexdigest()
+                if file["name"].endswith(".js"):
+                    assert f"(v{library['version']})" in content.decode().partition("\n")[0]
+        listed = {file["name"] for library in vendored for file in library["components"]}
+        foreign = {
+            name for name in archive.namelist() if ".min." in name or name.endswith(".LICENSE")
+        }
+    assert listed == {Path(name).name for name in foreign}
 
 
 def test_two_builds_are_equal(wheel: Path, tmp_path: Path) -> None:
@@ -75,6 +118,27 @@ def test_a_class_runs_remotely_from_the_wheel(installed: Path, python: str) -> N
     (installed.parent / "script.py").write_text(SCRIPT)
     done = run(installed, "script.py", python=python)
     assert done.stdout == f"2 {installed}/remotely/__init__.py\n", done.stderr
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_type_checkers_find_the_mistakes_in_a_users_script_and_no_others(
+    wheel: Path, tmp_path: Path, checker: str
+) -> None:
+    pytest.importorskip(checker)
+    venv.create(tmp_path / "venv")  # checkers take what is installed for typed, and no folder
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    needed = [path for path in sys.path if path.endswith("-packages")]
+    (site / "needed.pth").write_text("\n".join(needed))
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    script = page.partition("```python\n")[2].partition("```")[0] + CHECKED
+    (tmp_path / "script.py").write_text(script)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    done = run(tmp_path / "none", "-m", checker, *CHECKERS[checker], python, "script.py")
+    found = {int(line) for line in re.findall(r"script\.py:(\d+):.*error", done.stdout)}
+    lines = script.splitlines()
+    assert [lines[n - 1] for n in sorted(found)] == [x for x in lines if x.endswith("# wrong")]
 
 
 @pytest.mark.slow
