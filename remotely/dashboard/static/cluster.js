@@ -3,6 +3,7 @@
 import { paged } from "/static/paged.js";
 import { address, bytes, count, duration, figure, get, h, number, plural, repeat, share, spark, table } from "/static/ui.js";
 
+const AGAIN_S = 5;
 const HISTORY = 120; // of the overview, in the browser alone
 const LOG_KEPT = 400_000; // characters
 const history_ = { calls: [], running: [] };
@@ -27,8 +28,18 @@ export function begin(tell) {
         tell(`${said.address} · ${plural(said.machines, "machine")}, ${plural(said.actors, "actor")}`);
         for (const listener of listeners) listener(said);
       };
-      source.onerror = () => tell("The dashboard does not answer; trying again.", true);
+      source.onerror = () => {
+        tell("The dashboard does not answer; trying again.", true);
+        if (source?.readyState === EventSource.CLOSED) refused();
+      };
     }
+  }
+  // A browser tries again by itself after a failure, but not after an answer that is an error, as
+  // of a dashboard that was started anew and does not know the cookie.
+  function refused() {
+    source = null;
+    get("/api/cluster").catch((error) => tell(error.message, true));
+    setTimeout(look, AGAIN_S * 1000);
   }
   document.addEventListener("visibilitychange", look);
   look();
