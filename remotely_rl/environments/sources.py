@@ -15,8 +15,9 @@ from remotely_rl.environments import additions, env_pool
 from remotely_rl.environments.additions import Wrapper
 from remotely_rl.environments.atari import TAKES, Atari, is_atari_id, make_vector, observes_ram
 from remotely_rl.environments.contract import Environments
+from remotely_rl.environments.games import takes_turns
 from remotely_rl.environments.images import Images, preprocessed
-from remotely_rl.environments.multi_agent import MultiAgent, takes_turns
+from remotely_rl.environments.multi_agent import MultiAgent
 from remotely_rl.environments.names import name_of
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.supervision.vector import SupervisedVectorEnv, is_registered, spec_of
