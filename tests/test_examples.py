@@ -24,7 +24,7 @@ def run(script: Path, local: bool) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
