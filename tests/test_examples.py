@@ -132,7 +132,7 @@ def test_an_example_that_is_interrupted_says_nothing_and_leaves_nothing(tmp_path
     assert running.stdout is not None
     assert "darts" in running.stdout.readline()
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
-    _, said = running.communicate(timeout=20)
+    _, said = running.communicate(timeout=40)
     assert said == ""
     wait_until(lambda: not processes(str(tmp_path)), "nothing of it is left")
 
