@@ -19,7 +19,9 @@ from tools.bench_replay import systems as systems_replay
 from tools.bench_rl import gpu, pace
 from tools.bench_rl import systems as systems_rl
 from tools.bench_rl.window import Window
+from tools.bench_vector import systems as systems_vector
 
+SECTIONS = [one.SECTION for one in (systems, systems_rl, systems_replay, systems_vector, gpu)]
 BENCHES = (systems.BENCH, systems_rl.BENCH, systems_replay.BENCH, gpu.BENCH)
 TITLES = {"ours": "remotely", "bare": "bare pyzmq", "ray": "Ray"}
 BARE = Term("bare", "bare pyzmq")
@@ -198,9 +200,6 @@ def test_the_table_has_a_line_for_each_bar() -> None:
         ["a start", "<= 400 ms", "500 ms", "", "NO", ""],
         ["an end", "", table.MISSING, "", "", ""],
     ]  # fmt: skip
-    head, lines = table.measured(rows, figures, TITLES)
-    assert head == ["", "remotely", "bare pyzmq"]
-    assert lines == [["a call", "200 us (100-300)", "150 us (100-200)"]]
 
 
 def test_the_columns_of_the_table_are_straight() -> None:
@@ -210,14 +209,12 @@ def test_the_columns_of_the_table_are_straight() -> None:
     assert head.index("reached") == long.index("yes")
 
 
-def test_the_page_has_a_place_for_each_table_and_keeps_the_rest() -> None:
-    text = page.PAGE.read_text()
-    once = page.filled(text, {"date": "today"}, measured(ours={"call_s": [1e-4]}))
-    assert "| date | today |" in once
-    assert "| blocking call, ipc | <= 1.3 x bare pyzmq | 100 us |" in once
-    assert page.filled(once, {"date": "today"}, measured(ours={"call_s": [1e-4]})) == once
-    without_tables = [line for line in once.splitlines() if not line.startswith("|")]
-    assert without_tables == [line for line in text.splitlines() if not line.startswith("|")]
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+def test_the_page_of_a_benchmark_has_one_place_for_it(section: page.Section) -> None:
+    begins, ends = section.marks
+    text = section.path.read_text()
+    assert (text.count(begins), text.count(ends)) == (1, 1)
+    assert text.index(begins) < text.index(ends)
 
 
 def test_the_section_of_the_page_is_filled_again_and_again_and_the_rest_is_kept() -> None:
@@ -351,8 +348,8 @@ def test_a_part_that_hangs_or_dies_costs_itself_alone_and_the_file_is_whole_afte
     monkeypatch.setattr(Figures, "add", kept_by_now)
     command = ["bench", "--minutes", "2", "--device", "cpu", "--json", str(file)]
     monkeypatch.setattr(sys, "argv", command)
-    page_of = program.Page(tmp_path / "page", lambda *_: "")
-    assert program.main(bench, None, page_of) == 1  # ours has failed
+    section = page.Section(bench, tmp_path / "page", "", "")
+    assert program.main(section, None) == 1  # ours has failed
     assert kept == [0, 2, 4]  # a figure and why there are no more, of each before
     monkeypatch.undo()
     figures = Figures.from_json(json.loads(file.read_text())["figures"])

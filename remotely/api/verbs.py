@@ -64,11 +64,26 @@ def actors() -> list[ActorStatus]:
     return status().actors
 
 
-def get_actor(name: str) -> Any:
-    """Return a borrowed handle of the actor with this name.  Raises NameError if there is none."""
+@overload
+def get_actor(name: str) -> Any: ...
+@overload
+def get_actor(name: str, cls: type[T]) -> T: ...
+def get_actor(name: str, cls: type | None = None) -> Any:
+    """Return a borrowed handle of the actor with this name.
+
+    With its class, or a base of that, type checkers know what the handle is.  The actor may have
+    its class from elsewhere: it is compared by its name.
+
+    Raises NameError if there is no such actor, and TypeError if it is of another class.
+    """
     arguments.of_type("name", name, str, "a string")
     remote = connection.current().find(name)
-    return handle_of(class_of(remote), remote, wait=True)
+    found = class_of(remote)
+    if cls is not None and cls.__name__ not in {each.__name__ for each in found.__mro__}:
+        raise TypeError(
+            f"the actor named {name!r} is of the class {found.__name__}, not {cls.__name__}"
+        )
+    return handle_of(found, remote, wait=True)
 
 
 def class_of(remote: RemoteActor) -> type:

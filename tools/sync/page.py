@@ -2,8 +2,9 @@
 
 import csv
 import os
+import re
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,29 +102,66 @@ def labels(specs: Sequence[str]) -> dict[str, str]:
 
 
 def table(curves: Sequence[Curve]) -> str:
-    """Where each ended, in Markdown."""
+    """Where each ended, in Markdown: by a simulated clock a column for each rule, else a line."""
+    if curves[0].looks[-1]["time_s"]:
+        told = (
+            f"Test loss, the mean of the last {LAST} looks, and the simulated time to {GOAL:.0%}."
+        )
+        cells = {
+            (curve.panel, rule_of(curve)): f"{_mean(curve, 'loss'):.3f}, {_first(curve.looks)}"
+            for curve in curves
+        }
+        return f"{told}\n\n{pivoted(cells)}"
+    told = f"Test loss and accuracy are means of the last {LAST} looks, ± their deviation."
     rows = []
     for curve in curves:
-        end, last = curve.looks[-1], curve.looks[-LAST:]
-        accuracy = [look["accuracy"] for look in last]
+        end, deviation = (
+            curve.looks[-1],
+            statistics.pstdev(look["accuracy"] for look in curve.looks[-LAST:]),
+        )
         rows.append([
             curve.panel,
             f"`{curve.spec}`",
-            f"{statistics.mean(look['loss'] for look in last):.3f}",
-            f"{statistics.mean(accuracy):.1%} ± {statistics.pstdev(accuracy):.1%}",
+            f"{_mean(curve, 'loss'):.3f}",
+            f"{_mean(curve, 'accuracy'):.1%} ± {deviation:.1%}",
             f"{end['pushes']:,.0f}",
             f"{end['fetches']:,.0f}",
             f"{end['staleness']:.1f}",
-            *([f"{end['time_s']:,.0f} s", _first(curve.looks)] if end["time_s"] else []),
         ])  # fmt: skip
-    clock = ["clock", f"at {GOAL:.0%}"] if curves[0].looks[-1]["time_s"] else []
-    head = ["", "rule", "test loss", "accuracy", "pushes", "fetches", "staleness", *clock]
-    told = f"Test loss and accuracy are means of the last {LAST} looks, ± their deviation."
-    at = head.index("pushes")
-    if len({row[at] for row in rows}) == 1:
-        told += f" Every run has {rows[0][at]} pushes."
-        head, rows = [*head[:at], *head[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows]
+    head = ["", "rule", "test loss", "accuracy", "pushes", "fetches", "staleness"]
+    for name in ("pushes", "fetches"):
+        at = head.index(name)
+        if len({row[at] for row in rows}) == 1:
+            told += f" Every run has {rows[0][at]} {name}."
+            head, rows = (
+                [*head[:at], *head[at + 1 :]],
+                [[*row[:at], *row[at + 1 :]] for row in rows],
+            )
     return f"{told}\n\n{tables.table(head, grouped(rows))}"
+
+
+def rule_of(run: Curve) -> str:
+    """The rule of a run: its name, and the gradients of a step as a part of its N clients."""
+    rule, _, settings = run.spec.partition(":")
+    needed = re.search(r"\bn=(\d+)", settings)
+    clients = re.search(r"(\d+) (?:clients|workers)", run.panel)
+    if needed is None or clients is None:
+        return f"`{rule}`"
+    return f"`{rule}`, n = N / {int(clients[1]) // int(needed[1])}"
+
+
+def pivoted(cells: Mapping[tuple[str, str], str]) -> str:
+    """A table of cells by their line and their column."""
+    columns = list(dict.fromkeys(column for _, column in cells))
+    lines = [
+        [line, *(cells.get((line, column), "") for column in columns)]
+        for line in dict.fromkeys(line for line, _ in cells)
+    ]
+    return tables.table(["", *columns], lines)
+
+
+def _mean(curve: Curve, name: str) -> float:
+    return statistics.mean(look[name] for look in curve.looks[-LAST:])
 
 
 def grouped(rows: Sequence[list[str]]) -> list[list[str]]:

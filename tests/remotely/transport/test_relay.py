@@ -237,12 +237,12 @@ def test_a_relay_that_is_silent_is_lost_and_one_that_beats_is_not(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "BEAT_EVERY_S", 0.02)
-    monkeypatch.setattr(relay_module, "LEASE_S", 0.3)
+    monkeypatch.setattr(relay_module, "LEASE_S", 1.0)
     ends.home.close()
     ends.turn_until(lambda: ends.left)
     ends.home = ends.dials("")
     begun = time.monotonic()
-    ends.turn_until(lambda: time.monotonic() > begun + 0.6)
+    ends.turn_until(lambda: time.monotonic() > begun + 1.1)
     assert ends.lost == []
     ends.running.remove(ends.loop)
     ends.turn_until(lambda: ends.lost)
