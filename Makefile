@@ -55,7 +55,7 @@ pong: install ## train PPO on Pong until it wins, for 15 minutes at most
 	@exec $(BIN)/remotely-rl train ppo --env ALE/Pong-v5 --minutes 15 --target 18
 
 test: install ## run the tests, without the slow ones; four at a time, since most of them wait
-	@exec $(BIN)/python -m pytest -n 4 $(ARGS)
+	@exec $(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 test-slow: install ## run the slow ones: chaos and learning too
 	@exec $(BIN)/python -m pytest -m "slow or chaos or learning" $(ARGS)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-DEADLINE_S = 20.0
+DEADLINE_S = 40.0
 SCRIPTS = Path(sys.executable).parent
 
 

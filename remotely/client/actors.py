@@ -50,7 +50,8 @@ from remotely.protocol.lease import PLACE_S, TERM_S
 from remotely.protocol.resources import Resources, parse_others
 from remotely.protocol.wire import Kind
 from remotely.transport.loop import Loop
-from remotely.values import codec, shipping, sources
+from remotely.values import codec, shipping
+from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.owned import NOTHING, own
 from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue
 from remotely.values.shipping import Shipment
@@ -100,7 +101,7 @@ class Actors:
         return found
 
     def find(self, name: str) -> RemoteActor:
-        located = self._session.ask(lambda t: control.Locate(ticket=t, name=name)).result()
+        located = self._session.ask(control.Locate, name=name).result()
         if located.location is None:
             raise NameError(f"there is no actor named {name!r} on this cluster")
         return self.borrow(located.location.actor, name)
@@ -139,8 +140,6 @@ class Actors:
         options: Options,
         count: int,
     ) -> list[RemoteActor]:
-        self._session.check()
-        sources.refuse_while_importing("makes an actor")
         library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
@@ -210,13 +209,8 @@ class Actors:
     def _ask_for_place(self, actor: ActorState, patience_s: float | None = None) -> Question:
         if patience_s is None:
             patience_s = self._session.patience_s
-        return self._session.ask(
-            lambda ticket: control.Place(
-                ticket=ticket,
-                request=actor.request,
-                patience_s=min(patience_s, control.LONGEST_S),
-            )
-        )
+        patience_s = min(patience_s, control.LONGEST_S)
+        return self._session.ask(control.Place, request=actor.request, patience_s=patience_s)
 
     def start(
         self,
@@ -261,9 +255,12 @@ class Actors:
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
         transfer = self._transfer(actor, encoded, transfers)
         future.needs = transfer
-        outgoing = OutgoingValue(encoded, transfers=(transfer,) if transfer else ())
-        channel.send(Kind.INIT, "", encoded, future, background=True, large=outgoing)
-        outgoing.close()
+        large = None
+        if encoded.nbytes >= SHARE_FROM_BYTES:
+            large = OutgoingValue(encoded, transfers=(transfer,) if transfer else ())
+        channel.send(Kind.INIT, "", encoded, future, background=True, large=large)
+        if large is not None:
+            large.close()
         return [*stored, future]
 
     def _transfer(
@@ -432,8 +429,7 @@ class ArrivalQuestion:
         self._session = session
         self._actors = actors
         self._class_name = class_name
-        self._ticket = 0
-        self._question = session.ask(self._ask)
+        self._question = session.ask(control.AskArrival, class_name=class_name)
 
     def result(self, timeout: float | None = None) -> ActorState:
         try:
@@ -451,11 +447,7 @@ class ArrivalQuestion:
     def give_back(self) -> None:
         self._question.cancel()
         if not self._session.is_closed:
-            self._session.tell(control.NoArrival(ticket=self._ticket))
-
-    def _ask(self, ticket: int) -> control.AskArrival:
-        self._ticket = ticket
-        return control.AskArrival(ticket=ticket, class_name=self._class_name)
+            self._session.tell(control.NoArrival(ticket=self._question.message.ticket))
 
 
 class _Upload:

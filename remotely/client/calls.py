@@ -18,7 +18,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from remotely.calling import arguments
 from remotely.calling.actor import unsent_sources
 from remotely.calling.back_pressure import Room
 from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
@@ -37,10 +36,10 @@ from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
 from remotely.values import codec, references
 from remotely.values.arena import SHARE_FROM_BYTES
-from remotely.values.codec import Encoded
+from remotely.values.codec import Encoded, Named
 from remotely.values.owned import NOTHING, Owned, own
 from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue, Transfer
-from remotely.values.references import InStore, Named, Referring
+from remotely.values.references import InStore, Referring
 from remotely.values.sources import library
 from remotely.values.unpicklable import PartNames
 
@@ -177,13 +176,13 @@ class Calls:
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
-        encoded, named = arguments.encode(remotes, method, args, kwargs)
+        encoded, named = codec.encode_arguments(remotes, method, args, kwargs)
         return self.send(remotes, Kind.CALL, method, encoded, background, retries, named)
 
     def prepare(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
     ) -> Prepared:
-        encoded, named = arguments.encode((), method, args, kwargs, names)
+        encoded, named = codec.encode_arguments((), method, args, kwargs, names)
         kept = own(encoded)
         return lambda remote: self.send((remote,), Kind.CALL, method, kept, True, 0, named)[0]
 
@@ -214,7 +213,6 @@ class Calls:
 
         `named` are the futures and refs among its arguments.
         """
-        refuse_in_call(name)  # also where it would only wait in a queue
         if self._session.is_closed or self._session.pid != os.getpid():
             self._session.check()
         if library.loaded != len(sys.modules):
@@ -276,6 +274,7 @@ class Calls:
     def _open_for(self, actor: ActorState, future: CallFuture[Any]) -> Channel | None:
         """Connect to an actor for a caller who waits; None if that has to wait for its turn, or if
         the call cannot be sent, and has the error."""
+        refuse_in_call(future.what)
         if not self._channels.may_wait() and actor.ended is None:
             return None
         try:
@@ -296,6 +295,7 @@ class Calls:
         named: Sequence[Named],
         transfers: Sequence[Transfer],
     ) -> Message:
+        refuse_in_call(name)
         stores = self._stores_of(remotes)
         ship = partial(self._ship, stores)
         message = Message(kind, name, own(encoded), named, transfers, ship)

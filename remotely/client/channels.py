@@ -185,9 +185,8 @@ class Channels:
 
         `unreached`: nobody was found where it was.  Then this waits for news of its machine.
         """
-        located = self._session.ask(
-            lambda t: control.Locate(ticket=t, actor=actor.actor, unreached=unreached)
-        ).result()
+        asked = self._session.ask(control.Locate, actor=actor.actor, unreached=unreached)
+        located = asked.result()
         if located.location is None:
             gone = located.obituary or Obituary(actor=actor.actor, life=0, asked=True)
             raise end_error(actor.name, actor.location, gone)(False)
@@ -244,10 +243,8 @@ class Channels:
         if sockets.is_remote(channel.endpoint):
             reached = None
             with suppress(RemotelyError):  # it answers nothing any more
-                actor = channel.location.actor
-                reached = self._session.questions.ask(
-                    lambda t: control.Locate(ticket=t, actor=actor, unreached=True)
-                )
+                ask = self._session.questions.ask
+                reached = ask(control.Locate, actor=channel.location.actor, unreached=True)
             end = partial(end, PortProbe(*parse_address(channel.endpoint)), reached)
         self._loop.after(OBITUARY_WAIT_S, end)
 

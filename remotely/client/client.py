@@ -169,14 +169,12 @@ class Client:
 
     def status(self, fresh: bool = True) -> control.Status:
         """Return who is on the cluster; with `fresh`, also what they do and use at this moment."""
-        found: control.Status = self._session.ask(
-            lambda t: control.AskStatus(ticket=t, fresh=fresh)
-        ).result()
+        found: control.Status = self._session.ask(control.AskStatus, fresh=fresh).result()
         return found
 
     def read_log(self, actor: str, offset: int) -> Future[control.LogPiece]:
         """Return the future of the next piece of an actor's output."""
-        return self._session.ask(lambda t: control.ReadLog(ticket=t, actor=actor, offset=offset))
+        return self._session.ask(control.ReadLog, actor=actor, offset=offset)
 
     # --- on the loop's thread ---------------------------------------------------------------------
 

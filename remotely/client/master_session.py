@@ -40,7 +40,7 @@ SHUT_DOWN = "remotely was shut down here"
 class Question(CallFuture[Any]):
     """One question to the master, and the future of its answer."""
 
-    def __init__(self, message: msgspec.Struct) -> None:
+    def __init__(self, message: Any) -> None:
         super().__init__("the master")
         self.message = message
         self._will_be_long = False
@@ -58,8 +58,12 @@ class Question(CallFuture[Any]):
 
     def has_room(self) -> bool:
         """Wait for the answer, or for the news that it will take long."""
-        wakeup.sleep_until(lambda: self._will_be_long or self.done(), about=self)
-        return self.done()
+        if not self._is_known():
+            wakeup.sleep_until(self._is_known, about=self)
+        return self._state != "PENDING"
+
+    def _is_known(self) -> bool:
+        return self._will_be_long or self._state != "PENDING"
 
 
 class Questions:
@@ -75,17 +79,17 @@ class Questions:
     def __bool__(self) -> bool:
         return bool(self._tickets)
 
-    def ask(self, message: Callable[[int], msgspec.Struct]) -> Question:
-        """Send what `message` makes of a ticket; return the future of the answer."""
+    def ask(self, kind: Callable[..., msgspec.Struct], **fields: Any) -> Question:
+        """Send a message of this kind, with a ticket; return the future of the answer."""
         if self.refusal is not None:
-            kind, why = self.refusal
-            raise kind(why)
+            error, why = self.refusal
+            raise error(why)
         ticket = next(self._ids)
-        question = self._tickets[ticket] = Question(message(ticket))
+        question = self._tickets[ticket] = Question(kind(ticket=ticket, **fields))
         question.add_done_callback(lambda _: self._tickets.pop(ticket, None))  # or cancelled
         if self.refusal is not None:  # since the look above, by a loop that has not seen this one
-            kind, why = self.refusal
-            self.fail(ticket, kind(why))
+            error, why = self.refusal
+            self.fail(ticket, error(why))
         self._tell(question.message)
         return question
 
@@ -200,8 +204,8 @@ class MasterSession:
         if self.is_closed:
             raise NotConnected(f"{SHUT_DOWN}; call remotely.connect() to go on")
 
-    def ask(self, message: Callable[[int], msgspec.Struct]) -> Question:
-        """Send what `message` makes of a ticket; return the future of the answer."""
+    def ask(self, kind: Callable[..., msgspec.Struct], **fields: Any) -> Question:
+        """Send a message of this kind, with a ticket; return the future of the answer."""
         self.check()
         if self._loop.is_own_thread():
             raise RemotelyError(
@@ -209,7 +213,7 @@ class MasterSession:
                 "its name, or the status), because it runs on the thread that receives the answer. "
                 "Ask in a thread of your own"
             )
-        return self.questions.ask(message)
+        return self.questions.ask(kind, **fields)
 
     def tell(self, message: msgspec.Struct) -> None:
         """Send a message that needs no answer.  Any thread may call this."""

@@ -49,13 +49,11 @@ class Viewer:
 
     def ask_status(self) -> "Future[control.Status]":
         """Return the future of the status, with what actors do and use at this moment."""
-        return self._session.ask(lambda ticket: control.AskStatus(ticket=ticket))
+        return self._session.ask(control.AskStatus)
 
     def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]":
         """Return the future of the next piece of an actor's output; -1 is its last kilobytes."""
-        return self._session.ask(
-            lambda ticket: control.ReadLog(ticket=ticket, actor=actor, offset=offset)
-        )
+        return self._session.ask(control.ReadLog, actor=actor, offset=offset)
 
     def close(self) -> None:
         if not self._session.is_closed:

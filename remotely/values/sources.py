@@ -1,6 +1,6 @@
 """The user's own modules, sent as source and imported over there.
 
-A client gathers the modules of the script (`Way.SOURCE` in by_value.py) into batches: its library.
+A client gathers the modules of the script (`Way.SOURCE` in picklers.py) into batches: its library.
 Every actor that it calls is sent each batch, ahead of the first call that may
 need it: with PREPARE what is loaded when the actor is made, in SOURCES what is loaded later.  In
 the actor a finder, the first of all, serves them to Python's own import system.
@@ -39,8 +39,7 @@ from remotely.errors import RemotelyError
 from remotely.machine.shield import RLock
 from remotely.protocol.resources import format_bytes
 from remotely.values import codec
-from remotely.values.by_value import Way, is_of_standard_library, way_of
-from remotely.values.picklers import goes_by_name
+from remotely.values.picklers import Way, goes_by_name, is_of_standard_library, way_of
 
 log = logging.getLogger("remotely")
 
@@ -197,8 +196,10 @@ class Library:
     def gather(self) -> None:
         """Make a batch of the modules that are new or were reloaded, if there are any.
 
-        Raises RemotelyError if all of it is too large.
+        Called before an actor is made.  Raises RemotelyError if all of it is too large, and in an
+        actor that is importing such a module.
         """
+        refuse_while_importing("makes an actor")
         self._update(refuses=True)
 
     def look(self) -> None:

@@ -362,7 +362,7 @@ def test_a_result_arrives_though_its_actor_has_ended_before_it_was_fetched(
         made.exception()  # it is done, and stays there
     elif end is remotely.kill:
         made.add_done_callback(lambda _: None)
-        assert fetches.wait(20)
+        assert fetches.wait(40)
     end(one)
 
     wait_until(lambda: not psutil.pid_exists(pid), "the end of the actor")
@@ -470,7 +470,7 @@ def test_a_call_that_waits_when_the_program_ends_fails_and_says_so(joined: Start
 
     remotely.shutdown()
 
-    assert isinstance(waiting.exception(timeout=10), remotely.RemotelyError)
+    assert isinstance(waiting.exception(timeout=40), remotely.RemotelyError)
 
 
 def test_results_that_are_being_fetched_when_the_program_ends_have_an_outcome(
@@ -480,7 +480,7 @@ def test_results_that_are_being_fetched_when_the_program_ends_have_an_outcome(
 
     def fetch_late(self: Stores, wanted: Parcel) -> Any:
         begun.release()
-        ended.wait(20)
+        ended.wait(40)
         return fetch(self, wanted)
 
     monkeypatch.setattr(Stores, "fetch", fetch_late)
@@ -489,7 +489,7 @@ def test_results_that_are_being_fetched_when_the_program_ends_have_an_outcome(
     for future in futures:
         future.add_done_callback(lambda _: None)  # have them received as they come
     for _ in range(MAX_THREADS):
-        assert begun.acquire(timeout=20)
+        assert begun.acquire(timeout=40)
     threads = connection.current()._stores.fetching
     wait_until(lambda: len(threads._tasks) == 4, "those that wait for a thread")
 
@@ -501,7 +501,7 @@ def test_results_that_are_being_fetched_when_the_program_ends_have_an_outcome(
         with pytest.raises(NotConnected):
             future.result()
     ended.set()
-    concurrent.futures.wait(futures, timeout=20)
+    concurrent.futures.wait(futures, timeout=40)
     assert all(future.done() for future in futures)
 
 
@@ -524,7 +524,7 @@ def test_the_timeout_of_a_call_includes_the_transfer_of_its_arguments(
     peer, ended, push = Peer(), threading.Event(), Connection.push
 
     def push_late(self: Connection, *given: Any) -> None:
-        ended.wait(20)
+        ended.wait(40)
         push(self, *given)
 
     monkeypatch.setattr(Connection, "push", push_late)
@@ -551,8 +551,8 @@ def test_calls_that_never_leave_give_back_what_they_counted(joined: Started) -> 
     remotely.kill(two)
     remotely.kill(one)
 
-    assert isinstance(waiting[0].exception(20), ActorDied)
-    assert all(isinstance(future.exception(20), ActorDied) for future in waiting[3:])
+    assert isinstance(waiting[0].exception(40), ActorDied)
+    assert all(isinstance(future.exception(40), ActorDied) for future in waiting[3:])
     assert budget._taken == 0
 
 
@@ -665,13 +665,13 @@ def test_a_call_with_a_ref_waits_for_its_own_machine_alone(
     def run_first_late(self: BulkTransfer) -> None:
         if not held_up.is_set():
             held_up.set()
-            may_go.wait(20)
+            may_go.wait(40)
         run(self)
 
     monkeypatch.setattr(BulkTransfer, "run", run_first_late)
     late = two.total.submit(ref)
-    assert held_up.wait(20)
-    assert one.total.submit(ref).result(20) == SIZE
+    assert held_up.wait(40)
+    assert one.total.submit(ref).result(40) == SIZE
     assert not late.done()
     may_go.set()
     assert late.result() == SIZE
@@ -683,6 +683,6 @@ def test_a_result_is_fetched_although_every_thread_that_sends_is_held_up(joined:
     for _ in range(MAX_THREADS):
         stores.threads.run(held_up.wait)
     try:
-        assert Peer().make.submit(SIZE).result(10).sum() == SIZE
+        assert Peer().make.submit(SIZE).result(40).sum() == SIZE
     finally:
         held_up.set()

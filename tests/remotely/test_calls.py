@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,7 +129,7 @@ class Meeting:
         self.barrier = threading.Barrier(4)
 
     def meet(self) -> int:
-        return self.barrier.wait(timeout=10)
+        return self.barrier.wait(timeout=40)
 
 
 @remotely.remote_class(wait=False)
@@ -202,16 +203,19 @@ def test_a_ref_is_pickled_once_and_arrives_as_the_value(cluster: str) -> None:
     assert echo.echo({"inside": ref})["inside"].shape == (50_000,)
 
 
-def test_submit_returns_at_once_and_its_future_carries_the_value(cluster: str) -> None:
+def test_submit_returns_at_once_and_its_future_carries_the_value(
+    cluster: str, tmp_path: Path
+) -> None:
     echo = Echo()
 
-    first = echo.sleep.submit(0.2)
+    first = echo.wait_for_file.submit(str(tmp_path / "gate"))
     second = echo.add.submit(4)
 
     assert not first.done()
     assert isinstance(first, concurrent.futures.Future)
+    (tmp_path / "gate").touch()
     assert second.result() == 4
-    assert first.result() == 0.2
+    assert first.result() is True
 
 
 def test_calls_of_one_client_run_in_the_order_made(cluster: str) -> None:
@@ -223,12 +227,13 @@ def test_calls_of_one_client_run_in_the_order_made(cluster: str) -> None:
     assert echo.note(200) == list(range(201))
 
 
-def test_futures_work_with_wait_as_completed_and_await(here: None) -> None:
+def test_futures_work_with_wait_as_completed_and_await(here: None, tmp_path: Path) -> None:
     slow, fast = Echo(), Echo()
-    futures = [slow.sleep.submit(0.3), fast.sleep.submit(0.0)]
+    futures = [slow.wait_for_file.submit(str(tmp_path / "gate")), fast.sleep.submit(0.0)]
 
     assert next(iter(remotely.as_completed(futures))) is futures[1]
-    done, pending = concurrent.futures.wait(futures, timeout=5)
+    (tmp_path / "gate").touch()
+    done, pending = concurrent.futures.wait(futures, timeout=40)
     assert done == set(futures)
     assert not pending
 
@@ -257,7 +262,9 @@ def test_a_done_callback_may_call_the_same_actor_and_wait(here: None) -> None:
     assert answers == [11]
 
 
-def test_a_done_callback_that_asks_the_master_is_told_that_it_cannot(here: None) -> None:
+def test_a_done_callback_that_asks_the_master_is_told_that_it_cannot(
+    here: None, tmp_path: Path
+) -> None:
     echo, told = Echo(), threading.Event()
     why: list[BaseException] = []
 
@@ -269,8 +276,11 @@ def test_a_done_callback_that_asks_the_master_is_told_that_it_cannot(here: None)
                 why.append(error)
         told.set()
 
-    echo.sleep.submit(0.1).add_done_callback(ask)  # on the loop's thread: nobody waits for it
-    assert told.wait(20)
+    gate = tmp_path / "gate"
+    held = echo.wait_for_file.submit(str(gate))
+    held.add_done_callback(ask)  # on the loop's thread: nobody waits for it
+    gate.touch()
+    assert told.wait(40)
     assert [str(error).startswith("the done-callback of a future") for error in why] == [True] * 3
 
 
@@ -399,13 +409,14 @@ def test_one_failing_member_lets_the_others_finish_first(here: None) -> None:
     assert echoes[1].value == 1
 
 
-def test_an_interrupt_while_waiting_leaves_the_channel_usable(here: None) -> None:
+def test_an_interrupt_while_waiting_leaves_the_channel_usable(here: None, tmp_path: Path) -> None:
     echo = Echo()
 
     def interrupt(future: Any) -> None:
         raise KeyboardInterrupt
 
-    waiting = echo.sleep.submit(0.2)
+    gate = tmp_path / "gate"
+    waiting = echo.wait_for_file.submit(str(gate))
     real = waiting.block
     waiting.block = interrupt
     waiting.receiver = None
@@ -413,7 +424,8 @@ def test_an_interrupt_while_waiting_leaves_the_channel_usable(here: None) -> Non
         waiting.result()
 
     waiting.block = real
-    assert waiting.result() == 0.2
+    gate.touch()
+    assert waiting.result() is True
     assert echo.echo(1) == 1
 
 
@@ -457,7 +469,7 @@ def test_a_result_is_not_held_back_by_the_call_after_it(here: None, tmp_path: An
     futures = [echo.echo.submit(i) for i in range(60)]
     waiting = echo.wait_for_file.submit(str(gate))
     more = [echo.echo.submit(i) for i in range(60)]
-    assert [future.result(timeout=20) for future in futures] == list(range(60))
+    assert [future.result(timeout=40) for future in futures] == list(range(60))
     gate.touch()
     assert waiting.result()
     assert [future.result() for future in more] == list(range(60))
@@ -511,7 +523,7 @@ def test_an_actor_is_made_once_whoever_asks_for_it_again(cluster: str) -> None:
         again: CallFuture[Any] = CallFuture("the actor")
         line.send(kind, "", nothing, again, background=True)
         with pytest.raises(remotely.RemotelyError, match="has been made already"):
-            again.result(10)
+            again.result(40)
 
     assert echo.value == 7
 
@@ -546,6 +558,6 @@ def test_cancelling_while_calls_leave_and_are_answered_never_tells_a_lie(here: N
         futures = {n: echo.note.submit(n) for n in range(begin, begin + 200)}
         cancelled |= {n for n, future in futures.items() if n % 3 == 0 and future.cancel()}
         left = [future for n, future in futures.items() if n not in cancelled]
-        assert not concurrent.futures.wait(left, timeout=20).not_done
+        assert not concurrent.futures.wait(left, timeout=40).not_done
 
     assert echo.note(2000) == [n for n in range(2001) if n not in cancelled]

@@ -14,10 +14,11 @@ import signal
 import socket
 import subprocess
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -27,7 +28,25 @@ from remotely.cli import inspect
 from remotely.protocol import control
 from remotely.transport import key_files
 from tests.clusters import DEADLINE_S, SCRIPTS, free_port, wait_until
-from tests.command import Machine, add, copied_key
+from tests.command import Machine, add, copied_key, machines_in
+
+
+class Running(NamedTuple):
+    """A cluster that some tests share, each of which leaves it as it was."""
+
+    machine: Machine
+    port: int
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with machines_in(tmp_path_factory.mktemp("running")) as make:
+        found = Running(make("first"), free_port())
+        found.machine.does("start", "--port", found.port, "--cpus", 2)
+        yield found
+        assert len(found.machine.status(found.port)["machines"]) == 1
+        found.machine.does("stop", "--port", found.port)
+
 
 # --- start, status, logs, stop --------------------------------------------------------------------
 
@@ -82,10 +101,10 @@ def test_a_cluster_is_started_used_watched_and_stopped(machine: Machine, port: i
     assert f"127.0.0.1:{port} has ended" in machine.does("stop", "--port", port)
 
 
-def test_logs_are_followed_until_the_actor_has_ended(machine: Machine, port: int) -> None:
-    machine.does("start", "--port", port)
-    follow = [str(SCRIPTS / "remotely"), "logs", "Counter-1", "--follow", "--port", str(port)]
-    with machine.script(port) as script:
+def test_logs_are_followed_until_the_actor_has_ended(running: Running) -> None:
+    machine, port = running
+    follow = [str(SCRIPTS / "remotely"), "logs", "one", "--follow", "--port", str(port)]
+    with machine.script(port, "dict(name='one')") as script:
         add(script, 4)
         with subprocess.Popen(
             follow, env=machine.environment, stdout=subprocess.PIPE, text=True
@@ -97,13 +116,12 @@ def test_logs_are_followed_until_the_actor_has_ended(machine: Machine, port: int
             script.communicate(timeout=DEADLINE_S)
             assert following.stdout.read() == ""
             assert following.wait(DEADLINE_S) == 0
-    machine.does("stop", "--port", port)
 
 
-def test_ctrl_c_ends_following_quietly(machine: Machine, port: int) -> None:
-    machine.does("start", "--port", port)
+def test_ctrl_c_ends_following_quietly(running: Running) -> None:
+    machine, port = running
     command = [str(SCRIPTS / "remotely"), "logs", "--follow", "--port", str(port)]
-    with machine.script(port) as script:
+    with machine.script(port, "dict(name='another')") as script:
         add(script, 4)
         with subprocess.Popen(
             command,
@@ -113,15 +131,14 @@ def test_ctrl_c_ends_following_quietly(machine: Machine, port: int) -> None:
             text=True,
         ) as following:
             assert following.stdout is not None
-            assert following.stdout.readline() == "[Counter-1] the total is 4\n"
+            assert following.stdout.readline() == "[another] the total is 4\n"
             following.send_signal(signal.SIGINT)
             assert following.communicate(timeout=DEADLINE_S) == ("", "")
             assert following.returncode == 0
-    machine.does("stop", "--port", port)
 
 
-def test_two_scripts_may_have_actors_of_the_same_class(machine: Machine, port: int) -> None:
-    machine.does("start", "--port", port, "--cpus", 2)
+def test_two_scripts_may_have_actors_of_the_same_class(running: Running) -> None:
+    machine, port = running
     with machine.script(port) as one, machine.script(port) as two:
         assert [add(one, 1), add(two, 10), add(one, 1)] == [1, 10, 2]
         owners = {actor["owner"]["pid"] for actor in machine.status(port)["actors"]}
@@ -129,7 +146,6 @@ def test_two_scripts_may_have_actors_of_the_same_class(machine: Machine, port: i
         assert "by its id" in machine.refuses("logs", "Counter-1", "--port", port)
         for actor in machine.status(port)["actors"]:
             assert "the total is" in machine.does("logs", actor["actor"], "--port", port)
-    machine.does("stop", "--port", port)
 
 
 def test_two_clusters_on_one_machine_stop_each_alone(machine: Machine, port: int) -> None:
@@ -189,14 +205,11 @@ def test_of_two_starts_at_once_one_starts_a_cluster(machine: Machine, port: int)
 # --- what cannot be started -----------------------------------------------------------------------
 
 
-def test_a_second_start_at_a_port_says_who_has_it_and_how_to_end_it(
-    machine: Machine, port: int
-) -> None:
-    machine.does("start", "--port", port)
+def test_a_second_start_at_a_port_says_who_has_it_and_how_to_end_it(running: Running) -> None:
+    machine, port = running
     why = machine.refuses("start", "--port", port)
     assert str(machine.pids(port)["master"]) in why
     assert f"remotely stop --port {port}" in why
-    machine.does("stop", "--port", port)
 
 
 def test_a_port_in_use_is_named_with_its_holder(machine: Machine, port: int) -> None:
@@ -312,10 +325,9 @@ def test_a_machine_joins_with_a_copy_of_one_file(machines: Any, port: int) -> No
 
 
 def test_a_machine_that_has_joined_can_leave_and_the_cluster_goes_on(
-    machines: Any, port: int
+    machines: Any, running: Running
 ) -> None:
-    first, second = machines("first"), machines("second")
-    first.does("start", "--port", port, "--cpus", 1)
+    (first, port), second = running, machines("second")
     key = copied_key(first, second)
     second.does("join", f"127.0.0.1:{port}", REMOTELY_KEY=str(key))
     assert len(first.status(port)["machines"]) == 2
@@ -323,14 +335,12 @@ def test_a_machine_that_has_joined_can_leave_and_the_cluster_goes_on(
     assert len(first.status(port)["machines"]) == 1
     with first.script(port) as script:
         assert add(script, 1) == 1
-    first.does("stop", "--port", port)
 
 
 def test_a_machine_leaves_at_once_while_it_still_imports_what_its_actors_need(
-    machines: Any, port: int
+    machines: Any, running: Running
 ) -> None:
-    first, second = machines("first"), machines("second")
-    first.does("start", "--port", port)
+    (first, port), second = running, machines("second")
     key = copied_key(first, second)
     second.does("join", f"127.0.0.1:{port}", "--key", key)
     (pid,) = second.pids(port).values()
@@ -339,14 +349,12 @@ def test_a_machine_leaves_at_once_while_it_still_imports_what_its_actors_need(
     assert "goes on" in second.does("stop", "--port", port)
     assert not zygote.is_running()
     assert len(first.status(port)["machines"]) == 1
-    first.does("stop", "--port", port)
 
 
 def test_joining_nothing_says_what_was_tried_and_how_to_start_one(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
-    first.does("start", "--port", port)
+    key_files.make_keys(first.keys)
     key = copied_key(first, second)
-    first.does("stop", "--port", port)
     why = second.refuses("join", f"127.0.0.1:{port}", "--key", key)
     assert f"no master at 127.0.0.1:{port}" in why
     assert f"remotely start --host 127.0.0.1 --port {port}" in why
@@ -354,24 +362,19 @@ def test_joining_nothing_says_what_was_tried_and_how_to_start_one(machines: Any,
     assert "no machine 'no.such.host.invalid'" in why
 
 
-def test_the_key_of_another_cluster_is_refused_in_words(machines: Any, port: int) -> None:
-    first, second = machines("first"), machines("second")
-    first.does("start", "--port", port)
-    other = free_port()
-    second.does("start", "--port", other)
-    second.does("stop", "--port", other)
+def test_the_key_of_another_cluster_is_refused_in_words(machines: Any, running: Running) -> None:
+    (first, port), second = running, machines("second")
+    key_files.make_keys(second.keys)
     key = second.keys / "worker.key"
     why = second.refuses("join", f"127.0.0.1:{port}", "--key", key)
     assert "refused this key" in why
     assert "copy worker.key" in why
     assert "refused this key" in second.refuses("status", f"127.0.0.1:{port}")
     assert len(first.status(port)["machines"]) == 1
-    first.does("stop", "--port", port)
 
 
-def test_the_key_of_another_role_is_refused_in_words(machines: Any, port: int) -> None:
-    first, second = machines("first"), machines("second")
-    first.does("start", "--port", port)
+def test_the_key_of_another_role_is_refused_in_words(machines: Any, running: Running) -> None:
+    (first, port), second = running, machines("second")
     second.home.mkdir()
     address = f"127.0.0.1:{port}"
     for role in ("client", "master"):
@@ -380,14 +383,12 @@ def test_the_key_of_another_role_is_refused_in_words(machines: Any, port: int) -
     assert "there is no key file" in second.refuses("join", address)
     key = shutil.copy(first.keys / "worker.key", second.home)
     assert "client.key" in second.refuses("status", address, "--key", key)
-    first.does("stop", "--port", port)
 
 
 def test_what_listens_there_but_is_no_master_is_told_as_such(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
-    first.does("start", "--port", port)
+    key_files.make_keys(first.keys)
     key = copied_key(first, second)
-    first.does("stop", "--port", port)
     with socket.create_server(("127.0.0.1", port)) as server:
 
         def hang_up() -> None:
@@ -406,9 +407,9 @@ def test_what_listens_there_but_is_no_master_is_told_as_such(machines: Any, port
 
 
 def test_another_version_of_the_protocol_is_refused_in_words(
-    machines: Any, port: int, tmp_path: Path
+    machines: Any, running: Running, tmp_path: Path
 ) -> None:
-    first, second = machines("first"), machines("second")
+    (first, port), second = running, machines("second")
     newer = tmp_path / "newer"
     newer.mkdir()
     patch = (
@@ -416,7 +417,6 @@ def test_another_version_of_the_protocol_is_refused_in_words(
         "control._VERSION_BYTE = b'c'\n"
     )
     (newer / "sitecustomize.py").write_text(patch)
-    first.does("start", "--port", port)
     key = copied_key(first, second)
     client = first.keys / "client.key"
     address = f"127.0.0.1:{port}"
@@ -424,7 +424,6 @@ def test_another_version_of_the_protocol_is_refused_in_words(
         why = second.refuses(*command, PYTHONPATH=str(newer))
         assert f"version {control.VERSION} " in why
         assert "install the same version of remotely" in why
-    first.does("stop", "--port", port)
 
 
 class Logs:

@@ -66,7 +66,7 @@ class Recorded:
 
 def record_of(future: Any) -> bytes:
     with pytest.raises(ActorDied) as died:
-        future.result(timeout=20)
+        future.result(timeout=40)
     return died.value.flight_record
 
 

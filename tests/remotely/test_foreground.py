@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from remotely.transport import key_files
 from tests.clusters import DEADLINE_S, SCRIPTS, ignores, wait_until
 from tests.command import Machine, add, copied_key
 
@@ -122,9 +123,8 @@ def test_when_a_daemon_in_the_foreground_is_killed_so_ends_the_rest(
 
 def test_a_machine_waits_for_a_master_that_is_not_there_yet(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
-    first.does("start", "--port", port)
+    key_files.make_keys(first.keys)
     key = copied_key(first, second)
-    first.does("stop", "--port", port)
     joining = threading.Thread(
         target=second.does,
         args=("join", f"127.0.0.1:{port}", "--key", key, "--patience", DEADLINE_S),

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import remotely
-from tests.clusters import Traces, wait_until
+from tests.clusters import Here, Traces, wait_until
 
-WAIT_S = 20.0
+WAIT_S = 40.0
 
 
 class Mine(Exception):
@@ -92,9 +92,13 @@ class Kind(NamedTuple):
 @pytest.fixture(scope="module", params=SUBMIT)
 def actors(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[Any]]]:
     """Give a kind of future and two actors, which serve all tests of that kind."""
+    here: Here = request.getfixturevalue("started_here")
     before = Traces()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMOTELY_LOCAL", str(int(request.param == "in-process")))
+        if request.param == "in-process":
+            patch.setenv("REMOTELY_LOCAL", "1")
+        else:
+            remotely.connect(here.address, key=here.key)
         yield request.param, [Actor(), Actor()]
     remotely.shutdown()
     wait_until(lambda: not Traces().left_since(before), f"gone: {Traces().left_since(before)}")

@@ -143,7 +143,7 @@ def test_close_waits_for_calls_on_the_threads_of_an_async_class(
     assert closing.is_alive()
     (tmp_path / "may go").touch()
 
-    assert [future.result(20) for future in held] == [0, 1]
+    assert [future.result(40) for future in held] == [0, 1]
     closing.join()
     assert (tmp_path / "closing").exists()
 
@@ -163,7 +163,7 @@ def test_a_call_from_elsewhere_while_an_async_class_closes_is_told_that_it_has_e
         late.result(0.5)
     (tmp_path / "may close").touch()
     with pytest.raises(remotely.ActorDied, match="Reef"):
-        late.result(20)
+        late.result(40)
     closing.join()
 
 
@@ -195,7 +195,7 @@ def test_an_async_call_that_runs_when_the_owner_lets_go_has_died_with_its_actor(
     wait_until((tmp_path / "waits").exists, "that it runs")
     owner.drop()
     with pytest.raises(remotely.ActorDied) as died:
-        waits.result(20)
+        waits.result(40)
     assert died.value.may_have_run
 
 
@@ -339,10 +339,10 @@ def test_a_callback_may_call_an_actor_between_two_lives_but_not_wait_for_it(here
 
     os.kill(pid, signal.SIGKILL)
 
-    assert isinstance(future.exception(timeout=20), remotely.ActorDied)
+    assert isinstance(future.exception(timeout=40), remotely.ActorDied)
     wait_until(lambda: errors, "the callback's call")
     assert "cannot be waited for here" in str(errors[0])
-    assert calls[0].result(timeout=20) != pid
+    assert calls[0].result(timeout=40) != pid
 
 
 def test_two_embedded_clusters_of_two_scripts_do_not_meet(
@@ -435,7 +435,7 @@ def test_an_actor_that_ignores_all_requests_is_made_to_end(here: None) -> None:
 
     remotely.close(stubborn, grace_s=0.2)
 
-    assert isinstance(stuck.exception(timeout=5), remotely.ActorDied)
+    assert isinstance(stuck.exception(timeout=40), remotely.ActorDied)
     wait_until(lambda: gone(pid), "the end of a stubborn actor")
 
 

@@ -40,7 +40,7 @@ from remotely.transport.sockets import Reconnect
 from remotely.values.owned import NOTHING
 from remotely.values.shipping import Shipment
 
-DEADLINE_S = 20.0
+DEADLINE_S = 40.0
 LEASE_S = 0.6
 TICK_S = 0.05
 

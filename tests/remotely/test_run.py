@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,18 +38,11 @@ def job(machine: Machine, tmp_path: Path) -> Iterator[Callable[[int], Job]]:
 
 def test_a_command_runs_once_on_a_cluster_of_all_ranks(job: Callable[[int], Job]) -> None:
     one = job(1)
-    one.script(3)
+    one.script(3, code=7)
     assert one.line() == "machines 3"
     assert one.line() == "ranks 0 1 2"
-    assert one.ends() == [0, 0, 0]
+    assert one.ends() == [7, 0, 0]  # that of rank 0 is the command's
     assert one.errors() == ["", "", ""]
-
-
-def test_the_exit_code_of_the_command_is_that_of_rank_0(job: Callable[[int], Job]) -> None:
-    one = job(1)
-    one.script(2, code=7)
-    assert one.line() == "machines 2"
-    assert one.ends() == [7, 0]
 
 
 def test_a_command_that_is_killed_gives_the_exit_code_of_a_shell(job: Callable[[int], Job]) -> None:
@@ -79,10 +71,10 @@ def test_two_jobs_on_one_machine_do_not_disturb_each_other(job: Callable[[int], 
 
 def test_ranks_that_do_not_come_are_named(job: Callable[[int], Job]) -> None:
     one = job(1)
-    one.script(4, ranks=(0, 2), options=("--patience", 3))
-    assert one.ends() == [1, 0]
+    one.script(3, ranks=(0,), options=("--patience", 1))
+    assert one.ends() == [1]
     told = one.errors()[0]
-    assert "ranks 1 and 3 of 4 did not come within 3 s" in told
+    assert "ranks 1 and 2 of 3 did not come within 1 s" in told
     assert "srun has not started them" in told
     assert "--rendezvous DIR" in told
 
@@ -173,8 +165,10 @@ def test_a_disk_that_fails_at_the_end_of_a_job_changes_neither_its_exit_code_nor
         shutil.rmtree(elsewhere)
 
 
-@pytest.mark.parametrize("victim", ["rank 0", "command"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [("rank 0", signal.SIGTERM), ("rank 0", signal.SIGKILL), ("command", signal.SIGKILL)],
+)
 def test_a_job_whose_rank_0_is_ended_leaves_nothing(
     job: Callable[[int], Job], tmp_path: Path, number: signal.Signals, victim: str
 ) -> None:
@@ -220,7 +214,9 @@ def test_ctrl_c_is_for_the_command_and_all_ranks_end_when_it_does(
     one = job(1)
     save = (
         "import sys, time\n"
-        "try: print('there', flush=True), time.sleep(600)\n"
+        "try:\n"
+        "    print('there', flush=True)\n"
+        "    while True: time.sleep(0.05)\n"  # a signal just before a long sleep would be lost
         "except KeyboardInterrupt: sys.exit(len(__import__('remotely').status().machines))\n"
     )
     one.start(2, sys.executable, "-c", save)
@@ -253,10 +249,8 @@ def test_what_a_command_has_left_in_the_background_ends_with_it(
     job: Callable[[int], Job], tmp_path: Path
 ) -> None:
     one = job(1)
-    begin = time.monotonic()
     one.start(1, "sh", "-c", f"setsid sleep 600 {tmp_path} & (trap '' TERM; sleep 601) & exit 3")
     assert one.ends() == [3]
-    assert time.monotonic() - begin < DEADLINE_S
     assert not processes(str(tmp_path))
 
 

@@ -228,11 +228,6 @@ def told(output: str) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(params=["this machine", "another machine"])
-def where(request: pytest.FixtureRequest) -> "Started | None":
-    return request.getfixturevalue("started") if request.param == "another machine" else None
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write(tmp_path, MODULES)
@@ -254,13 +249,16 @@ WAYS: dict[str, tuple[dict[str, str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "where"), [*((way, "this machine") for way in WAYS), ("a script", "another machine")]
+)
 def test_a_class_is_the_same_class_in_an_actor(
-    where: "Started | None", folder: Path, way: str
+    request: pytest.FixtureRequest, folder: Path, way: str, where: str
 ) -> None:
     files, command = WAYS[way]
     write(folder, files)
-    out = told(run(folder, where, *command))
+    cluster = request.getfixturevalue("started") if where == "another machine" else None
+    out = told(run(folder, cluster, *command))
     assert len(out) == 16
     assert out == dict.fromkeys(out, True)
 

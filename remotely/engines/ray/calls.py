@@ -35,14 +35,12 @@ from remotely.futures.future import CallFuture
 from remotely.futures.stream import Stream
 from remotely.futures.unretrieved import Tell
 from remotely.machine.shield import shield
-from remotely.objects import outcome
 from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S
 from remotely.protocol.wire import Kind
 from remotely.values import codec, sources
-from remotely.values.codec import Encoded
+from remotely.values.codec import Encoded, Named
 from remotely.values.owned import NOTHING, own
-from remotely.values.references import Named
 
 log = logging.getLogger("remotely")
 
@@ -346,7 +344,7 @@ class Calls:
                 future.lose(self._lost(actor, reply.life, error, data == LOST))
             else:
                 message = wire.decode(received(data), "actor")
-                outcome.settle(future, message, self.stream_of, lends=False)
+                future.settle_by(message, self.stream_of, lends=False)
         except Exception as error:  # it is to have an outcome, whatever it is
             future.lose(error.with_traceback(None))
         if future.has_callbacks:

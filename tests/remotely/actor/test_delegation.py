@@ -95,7 +95,7 @@ def test_the_key_of_an_actor_that_has_ended_opens_nothing(
 
     def echo() -> Any:
         (future,) = client.call([borrowed], "echo", (1,), {}, False)
-        return future.result(10)
+        return future.result(40)
 
     assert echo() == 1  # that much it may, while the actor lives
     assert client.status().workers

@@ -30,7 +30,7 @@ def test_kill_ends_a_busy_actor_at_once_and_without_its_close(place: str) -> Non
         wait_until(lambda: remotely.status().actors[0].running, "it runs")
     remotely.kill(stubborn)
     if place == "cluster":
-        error = busy.exception(5)
+        error = busy.exception(40)
         assert isinstance(error, ActorDied)
         assert f"killed by pid {os.getpid()} on " in str(error)
         assert "the call may have run" in str(error)

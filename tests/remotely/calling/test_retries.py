@@ -41,13 +41,13 @@ def test_a_call_whose_outcome_is_lost_is_sent_again(lost: Exception) -> None:
 def test_after_the_last_retry_the_loss_is_raised() -> None:
     future, made = lost_and_then(ActorDied("first"), ActorDied("second"), retries=1)
     with pytest.raises(ActorDied, match="second"):
-        future.result(timeout=10)
+        future.result(timeout=40)
     assert made == [2]
 
 
 def test_the_last_loss_says_that_the_call_may_have_run_if_any_try_may_have() -> None:
     future, _ = lost_and_then(ActorDied("x", may_have_run=True), WorkerLost("x", False), retries=1)
-    error = future.exception(timeout=10)
+    error = future.exception(timeout=40)
     assert isinstance(error, WorkerLost)
     assert error.may_have_run
 

@@ -66,7 +66,7 @@ def test_a_deadlock_is_reported_on_the_terminal_and_fails_no_call(
     assert not call.done()
     remotely.kill(nodes[1])  # and so the wait of the other ends
     with pytest.raises(remotely.ActorDied):
-        call.result(10)
+        call.result(40)
     assert nodes[0].ask(0) == 0
 
 
@@ -88,7 +88,7 @@ def test_fetching_the_bytes_of_a_result_is_not_reported_as_a_wait(
 
     def fetch_slowly(stores: Stores, wanted: Parcel) -> Any:
         told.clear()
-        assert arrives.wait(10)
+        assert arrives.wait(40)
         return fetch(stores, wanted)
 
     monkeypatch.setattr(MasterSession, "tell", hear)
@@ -114,6 +114,6 @@ def test_an_actor_that_calls_itself_gets_an_error_at_once(cluster: str, method: 
 
 def test_actors_with_a_thread_to_spare_may_call_each_other(here: None) -> None:
     nodes = ring(2, concurrency=2)
-    assert nodes[0].ask.submit(3).result(10) == 3
+    assert nodes[0].ask.submit(3).result(40) == 3
     (alone,) = ring(1, concurrency=2)
-    assert alone.ask.submit(1).result(10) == 1
+    assert alone.ask.submit(1).result(40) == 1

@@ -50,7 +50,7 @@ def test_what_another_actor_is_sending_there_is_waited_for_and_not_sent_again(
     waits = threading.Thread(target=freight.deliver, args=("worker", missing, second))
     waits.start()
     first.completes()
-    waits.join(10)
+    waits.join(40)
     assert not waits.is_alive()
     assert (first.sent, second.sent) == (missing[:2], missing[2:])
 
@@ -82,7 +82,7 @@ def test_an_interrupted_upload_leaves_no_other_actor_waiting(shipment: Shipment)
             target=freight.deliver, args=("worker", missing, second), daemon=True
         )
         thread.start()
-        thread.join(10)
+        thread.join(40)
         assert not thread.is_alive()
         assert {*first.sent, *second.sent} == {*missing}
         if not has_struck:

@@ -38,8 +38,8 @@ def test_has_room_returns_when_there_is_an_answer() -> None:
 
 def test_a_question_that_is_taken_back_is_not_asked_again_and_its_answer_is_ignored() -> None:
     questions = Questions(lambda message: None)
-    question = questions.ask(lambda ticket: control.AskStatus(ticket=ticket))
-    kept = questions.ask(lambda ticket: control.AskStatus(ticket=ticket))
+    question = questions.ask(control.AskStatus)
+    kept = questions.ask(control.AskStatus)
     question.cancel()
     assert questions.unanswered() == [kept.message]
     questions.answer(1, "late")

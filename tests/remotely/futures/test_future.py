@@ -43,10 +43,10 @@ def test_it_works_with_wait_and_as_completed_and_await() -> None:
             future.set_result(i)
 
     thread = threading.Thread(target=complete)
-    done = concurrent.futures.as_completed(futures, timeout=10)
+    done = concurrent.futures.as_completed(futures, timeout=40)
     thread.start()
     assert sorted(future.result() for future in done) == list(range(5))
-    assert not concurrent.futures.wait(futures, timeout=10).not_done
+    assert not concurrent.futures.wait(futures, timeout=40).not_done
     thread.join()
 
     async def gather() -> list[int]:
@@ -60,7 +60,9 @@ def test_locking_one_future_does_not_lock_another() -> None:
     locked: list[bool] = []
     one, other = CallFuture[int]("one"), CallFuture[int]("other")
     with one._condition:
-        thread = threading.Thread(target=lambda: locked.append(other._condition.acquire(timeout=5)))
+        thread = threading.Thread(
+            target=lambda: locked.append(other._condition.acquire(timeout=40))
+        )
         thread.start()
         thread.join()
     assert locked == [True]
@@ -129,7 +131,7 @@ def test_an_interrupt_of_a_thread_that_waits_leaves_all_locks_free() -> None:
             future.result(timeout=0.001)
         thread = threading.Thread(target=future.set_result, args=(n,))
         thread.start()
-        assert future.result(timeout=5) == n
+        assert future.result(timeout=40) == n
         thread.join()
         if not has_struck:
             break
@@ -151,7 +153,7 @@ def test_a_fork_has_no_sleepers_of_its_parent() -> None:
 def test_a_wait_does_not_end_with_another_call() -> None:
     slow, quick = CallFuture[int]("slow"), CallFuture[int]("quick")
     got: list[int] = []
-    threads = [threading.Thread(target=lambda f=f: got.append(f.result(10))) for f in (slow, quick)]
+    threads = [threading.Thread(target=lambda f=f: got.append(f.result(40))) for f in (slow, quick)]
     for thread in threads:
         thread.start()
     quick.set_result(1)

@@ -147,7 +147,7 @@ def test_with_concurrency_calls_are_served_while_an_item_is_made(here: None) -> 
     stream = source.held()
     assert next(stream) == 1
 
-    remotely.submit(source.release).result(timeout=10)  # the stream asks for several at a time
+    remotely.submit(source.release).result(timeout=40)  # the stream asks for several at a time
 
     assert list(stream) == [2]
 
@@ -161,7 +161,7 @@ def test_with_concurrency_attributes_are_served_at_the_same_time(here: None) -> 
         finally:
             source.setting_releases = True
 
-    assert held.result(timeout=10)
+    assert held.result(timeout=40)
 
 
 def test_with_concurrency_the_items_of_a_stream_are_made_one_at_a_time_and_in_order(
@@ -290,7 +290,7 @@ def test_a_cancelled_wait_for_an_item_stops_no_event_loop_and_loses_no_item(here
     async def read() -> list[int]:
         stream: Any = source.held()
         assert await anext(stream) == 1
-        for _ in range(10):
+        for _ in range(20):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(anext(stream), 0.01)
         source.release()
@@ -298,7 +298,7 @@ def test_a_cancelled_wait_for_an_item_stops_no_event_loop_and_loses_no_item(here
 
     began = time.monotonic()
     assert asyncio.run(read()) == [2]
-    assert time.monotonic() - began < 2.0, "half a second for each, if the call is taken back"
+    assert time.monotonic() - began < 9.0, "half a second for each, if the call is taken back"
 
 
 def test_the_last_item_is_not_lost_if_one_task_sees_the_end_and_another_is_cancelled() -> None:

@@ -44,7 +44,7 @@ class Simulator(Base):
         return os.getpid()
 
     def meet(self) -> int:
-        return self.meeting.wait(10)
+        return self.meeting.wait(40)
 
     def sleep(self, file: str, seconds: float) -> None:
         Path(file).touch()

@@ -126,7 +126,7 @@ def test_it_is_an_actor_like_any_other(here: None, started_here: Here, guests: G
     assert isinstance(simulator, Simulator)
     assert simulator.pid() == guest.pid
     assert simulator.step(4) == 40
-    assert [simulator.step.submit(n).result(10) for n in range(3)] == [0, 10, 20]
+    assert [simulator.step.submit(n).result(40) for n in range(3)] == [0, 10, 20]
     assert simulator.steps == 4
     simulator.steps = 100
     simulator.step(0)
@@ -204,13 +204,13 @@ def test_it_serves_several_calls_at_a_time_if_asked_to(
     near.start(started_here, concurrency=2)
     simulator = one()
     calls = [simulator.meet.submit(), simulator.meet.submit()]
-    assert sorted(call.result(10) for call in calls) == [0, 1]
+    assert sorted(call.result(40) for call in calls) == [0, 1]
 
 
 def test_async_methods_wait_for_each_other(here: None, started_here: Here, near: Guests) -> None:
     near.start(started_here, awaiting=True)
     (awaiting,) = remotely.arrivals("Awaiting", count=1, timeout=20)
-    assert [call.result(10) for call in [awaiting.meet.submit(), awaiting.meet.submit()]] == [2, 2]
+    assert [call.result(40) for call in [awaiting.meet.submit(), awaiting.meet.submit()]] == [2, 2]
 
 
 def test_a_handle_that_it_is_passed_needs_a_clients_key(
@@ -237,7 +237,7 @@ def test_callers_of_one_whose_process_is_killed_are_told(
     simulator = one()
     running = busy(simulator, tmp_path)
     guest.kill()
-    error = running.exception(10)
+    error = running.exception(40)
     assert isinstance(error, ActorDied)
     assert error.may_have_run
     assert f"pid {guest.pid}" in str(error)
@@ -255,7 +255,7 @@ def test_a_client_that_closes_it_ends_the_serving_and_no_more(
     simulator = one()
     last = simulator.echo.submit(np.ones(1_000_000))
     remotely.close(simulator)
-    assert last.result(10).sum() == 1_000_000
+    assert last.result(40).sum() == 1_000_000
     assert said(guest).endswith("closed by a client\nserve has returned: closed\n")
     with pytest.raises(ActorDied, match="closed"):
         simulator.step(1)
@@ -273,7 +273,7 @@ def test_a_client_that_stutters_at_the_end_gets_the_last_reply(
         "remotely.connect(sys.argv[1], key=sys.argv[2])\n"
         "simulator = remotely.get_actor('sim')\n"
         "value = numpy.ones(int(sys.argv[4]))\n"
-        "print(simulator.echo_once_there_is.submit(sys.argv[3], value).result(20).sum())\n"
+        "print(simulator.echo_once_there_is.submit(sys.argv[3], value).result(40).sum())\n"
     )
     arguments = (started_here.address, started_here.key, tmp_path / "go", values)
     client = subprocess.Popen(
@@ -320,7 +320,7 @@ def test_ctrl_c_and_exit_end_the_process_and_callers_hear_why(
     guest = far.start(started_here)
     running = busy(one(), tmp_path)
     guest.send_signal(signal.SIGINT)
-    error = running.exception(10)
+    error = running.exception(40)
     assert isinstance(error, ActorDied)
     assert "left `serve`: KeyboardInterrupt" in str(error)
     assert "KeyboardInterrupt" in said(guest)
@@ -351,7 +351,7 @@ def test_nothing_is_left_of_a_process_that_has_served(
         assert simulator.step(1) == 10
         remotely.close(simulator)
         del simulator
-        thread.join(10)
+        thread.join(40)
         gc.collect()
         descriptors.append(len(os.listdir("/proc/self/fd")))
     assert ended == [True, True, True]
@@ -377,7 +377,7 @@ def test_it_dials_in_again_if_the_worker_that_relays_is_lost(
         workers = processes(str(tmp_path), "remotely.worker")
         relays = [w for w in workers if port in {c.laddr.port for c in w.net_connections("tcp")}]
         relays[0].kill()
-        assert isinstance(running.exception(20), WorkerLost)
+        assert isinstance(running.exception(40), WorkerLost)
         (tmp_path / "go").touch()  # until it has ended, the object cannot dial in
         assert one().step(2) == 20
         assert remotely.get_actor("sim").step(3) == 30

@@ -74,7 +74,7 @@ def test_a_worker_learns_once_which_workers_were_killed_before_it_and_nothing_is
             pid_file.predecessors(pid_file.folder_of(PORT), "ours"),
         ):
             raise ZeroDivisionError  # the new one does not come to life
-        assert actor.wait(10) < 0
+        assert actor.wait(40) < 0
     assert predecessors() == ["nonce of killed"]
     assert predecessors() == []
     assert [daemon.worker for daemon in pid_file.running(PORT)] == ["alive"]

@@ -151,7 +151,7 @@ def test_a_call_that_is_sent_again_as_it_had_not_begun_has_the_same_arguments(
         future = executor.submit(sum, numbers)
         numbers.append(3)
         os.kill(process, signal.SIGKILL)
-        assert future.result(20) == 3
+        assert future.result(40) == 3
 
 
 def test_a_call_that_has_not_begun_can_be_cancelled(here: None, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_an_idle_process_takes_the_next_call_whatever_the_others_do(
     with remotely.Executor(2) as executor:
         long = executor.submit(wait_for, tmp_path / "go")
         short = [executor.submit(square, n) for n in range(50)]
-        assert [future.result(10) for future in short] == [n * n for n in range(50)]
+        assert [future.result(40) for future in short] == [n * n for n in range(50)]
         assert not long.done()
         (tmp_path / "go").touch()
 
@@ -185,7 +185,7 @@ def test_there_are_as_many_processes_as_cores_are_free_and_no_more_than_max_work
     remotely.connect(cpus=3)
     with remotely.Executor() as executor:
         meetings = [executor.submit(meet, tmp_path, 3) for _ in range(3)]
-        assert len({future.result(10) for future in meetings}) == 3
+        assert len({future.result(40) for future in meetings}) == 3
         assert len(set(executor.map(pid, range(50)))) <= 3
         assert len(remotely.status().actors) == 3
     with remotely.Executor(2) as executor:
@@ -212,7 +212,7 @@ def test_processes_are_placed_one_by_one_as_far_as_there_is_room(
     remotely.connect(cpus=4, resources={"license": 2})
     with remotely.Executor(resources={"license": 1}) as executor:
         meetings = [executor.submit(meet, tmp_path, 2) for _ in range(8)]
-        assert len({meeting.result(10) for meeting in meetings}) == 2
+        assert len({meeting.result(40) for meeting in meetings}) == 2
 
 
 def test_freed_cores_are_used_without_asking_for_the_whole_status(
@@ -225,7 +225,7 @@ def test_freed_cores_are_used_without_asking_for_the_whole_status(
         meetings = [executor.submit(meet, tmp_path, 2) for _ in range(2)]
         wait_until(lambda: list(tmp_path.iterdir()), "the first has come")
         remotely.close(other)
-        assert len({meeting.result(10) for meeting in meetings}) == 2
+        assert len({meeting.result(40) for meeting in meetings}) == 2
 
 
 def test_processes_that_have_nothing_to_do_end_and_start_again_when_there_is_work(
@@ -235,9 +235,9 @@ def test_processes_that_have_nothing_to_do_end_and_start_again_when_there_is_wor
     remotely.connect(cpus=2)
     with remotely.Executor() as executor:
         meetings = [executor.submit(meet, tmp_path, 2) for _ in range(2)]
-        before = {meeting.result(10) for meeting in meetings}
+        before = {meeting.result(40) for meeting in meetings}
         remotely.options(Counter, cpus=2)()  # it waits for both cores, and gets them
-        assert executor.submit(pid).result(10) not in before
+        assert executor.submit(pid).result(40) not in before
 
 
 def test_calls_one_after_the_other_keep_one_process_and_let_the_others_go(
@@ -247,11 +247,11 @@ def test_calls_one_after_the_other_keep_one_process_and_let_the_others_go(
     remotely.connect(cpus=3)
     with remotely.Executor() as executor:
         for meeting in [executor.submit(meet, tmp_path, 3) for _ in range(3)]:
-            meeting.result(10)
+            meeting.result(40)
 
         def is_alone() -> bool:
             for _ in range(10):
-                executor.submit(pid).result(10)
+                executor.submit(pid).result(40)
             return len(remotely.status().actors) == 1
 
         wait_until(is_alone, "the other two have ended")
@@ -275,7 +275,7 @@ def test_machines_that_join_later_are_used(nothing_left: None, tmp_path: Path) -
             meetings = [executor.submit(meet, folder, 3) for _ in range(3)]
             wait_until(lambda: list(folder.iterdir()), "the first has come")
             cluster.join(cpus=2)
-            assert len({future.result(20) for future in meetings}) == 3
+            assert len({future.result(40) for future in meetings}) == 3
         remotely.shutdown()
     finally:
         cluster.stop()
@@ -287,8 +287,8 @@ def test_a_lost_call_is_repeated_if_its_function_says_so_and_fails_alone_if_not(
 ) -> None:
     again = functools.partial(remotely.idempotent(retries=1)(die_at_first_again), tmp_path / "one")
     with remotely.Executor(2) as executor:
-        assert executor.submit(again).result(20)
-        error = executor.submit(die_at_first, tmp_path / "two").exception(20)
+        assert executor.submit(again).result(40)
+        error = executor.submit(die_at_first, tmp_path / "two").exception(40)
         assert isinstance(error, ActorDied)
         assert (error.exit, error.may_have_run) == ("SIGKILL", True)
         assert list(executor.map(square, range(4))) == [0, 1, 4, 9]
@@ -307,7 +307,7 @@ def test_a_call_that_was_sent_ahead_to_a_process_that_died_runs_in_another(
 ) -> None:
     with remotely.Executor(2) as executor:
         futures = [executor.submit(kill_or_note, tmp_path, number) for number in range(200)]
-        errors = {n: future.exception(20) for n, future in enumerate(futures)}
+        errors = {n: future.exception(40) for n, future in enumerate(futures)}
     failed = {n: error for n, error in errors.items() if error is not None}
     assert set(range(7, 200, 40)) <= set(failed)
     assert all(isinstance(e, ActorDied) and e.may_have_run for e in failed.values())
@@ -321,7 +321,7 @@ def test_an_initializer_runs_in_each_process_and_its_error_is_that_of_the_calls(
         command = [sys.executable, "-c", "import os; print(os.environ['NAME'])"]
         assert executor.submit(subprocess.check_output, command).result() == b"value\n"
     with remotely.Executor(2, initializer=three_fails, initargs=(3,)) as executor:
-        assert isinstance(executor.submit(square, 1).exception(10), ValueError)
+        assert isinstance(executor.submit(square, 1).exception(40), ValueError)
 
 
 def test_map_has_a_timeout_and_reads_an_endless_iterable_only_as_far_as_its_buffer(
@@ -361,7 +361,7 @@ def test_a_callback_may_submit_the_next_call(here: None) -> None:
                 done.set()
 
         executor.submit(square, 0).add_done_callback(follow)
-        assert done.wait(10)
+        assert done.wait(40)
     assert seen == [n * n for n in range(20)]
 
 
@@ -378,14 +378,14 @@ def test_nothing_is_taken_after_the_shutdown_and_what_waits_may_be_cancelled(
     with pytest.raises(RuntimeError, match="after shutdown"):
         executor.submit(square, 1)
     (tmp_path / "go").touch()
-    assert running.result(10)
+    assert running.result(40)
     wait_until(lambda: remotely.status().actors == [], "its process has ended")
     executor.shutdown()
 
 
 def test_an_executor_that_is_dropped_ends_its_processes_when_all_has_run(here: None) -> None:
     future = remotely.Executor(2).submit(square, 5)
-    assert future.result(10) == 25
+    assert future.result(40) == 25
     del future
     wait_until(lambda: remotely.status().actors == [], "its processes have ended")
 
@@ -396,7 +396,7 @@ def test_shutting_down_while_calls_run_fails_them(embedded: None, tmp_path: Path
     wait_until(futures[0].running, "a call runs")
     remotely.shutdown()
     for future in futures:
-        assert isinstance(future.exception(10), remotely.RemotelyError)
+        assert isinstance(future.exception(40), remotely.RemotelyError)
     executor.shutdown()
 
 
@@ -419,7 +419,7 @@ def test_bad_arguments_are_named(here: None, act: Callable[[], object], error: s
 
 def test_there_is_an_error_if_a_process_can_never_fit(embedded: None) -> None:
     with remotely.Executor(cpus=100) as executor:
-        error = executor.submit(square, 1).exception(10)
+        error = executor.submit(square, 1).exception(40)
         assert isinstance(error, remotely.NoResources)
 
 
@@ -479,7 +479,7 @@ def test_nothing_is_left_of_a_script_however_it_leaves_its_executor(
     assert "works" in running.stdout.readline()
     if ending is _INTERRUPTED:
         os.killpg(running.pid, signal.SIGINT)
-    out, err = running.communicate(timeout=20)
+    out, err = running.communicate(timeout=40)
     assert running.returncode == code, err
     assert said in err
     assert ("result 0.3" in out) == (ending is _GOES_ON)
@@ -491,7 +491,7 @@ def test_threads_share_an_executor(here: None) -> None:
     with remotely.Executor(3) as executor:
 
         def work(n: int) -> None:
-            results[n] = [executor.submit(square, n * 100 + i).result(20) for i in range(50)]
+            results[n] = [executor.submit(square, n * 100 + i).result(40) for i in range(50)]
 
         threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
         for thread in threads:
@@ -503,5 +503,5 @@ def test_threads_share_an_executor(here: None) -> None:
 
 def test_processes_start_when_there_is_work_for_them(here: None) -> None:
     with remotely.Executor(8) as executor:
-        assert executor.submit(square, 2).result(10) == 4
+        assert executor.submit(square, 2).result(40) == 4
         assert len(remotely.status().actors) == 1

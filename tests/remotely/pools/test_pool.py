@@ -89,7 +89,7 @@ def test_a_slow_item_holds_up_no_other(here: None, tmp_path: Path) -> None:
         assert pool.map(Player.play, range(10)) == list(range(10))
         assert not slow.done()
         (tmp_path / "go").touch()
-        assert isinstance(slow.result(10), int)
+        assert isinstance(slow.result(40), int)
 
 
 def test_the_first_result_that_is_there_comes_first(here: None, tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ def test_dropping_the_results_leaves_nothing_running(
         if is_begun:
             next(results)
         del results
-        assert is_closed.wait(10)
-        assert pool.submit(Player.play, 1).result(10) == 1
+        assert is_closed.wait(40)
+        assert pool.submit(Player.play, 1).result(40) == 1
 
 
 def test_an_iterable_that_never_goes_on_keeps_no_pool_that_was_dropped(here: None) -> None:
@@ -230,11 +230,11 @@ def test_an_iterable_is_read_in_the_context_of_its_caller(here: None) -> None:
 def test_a_dead_member_is_replaced_as_often_as_its_class_says(cluster: str, tmp_path: Path) -> None:
     with remotely.Pool(Player, 2, 5) as pool:
         before = set(pool.actors.pid())
-        assert pool.submit(Player.die_at_first, tmp_path / "one").result(20)
+        assert pool.submit(Player.die_at_first, tmp_path / "one").result(40)
         wait_until(lambda: len(pool) == 2, "the member is replaced")
         assert len(set(pool.actors.pid()) & before) == 1
         assert pool.map(Player.play, range(5)) == [5, 6, 7, 8, 9]
-        error = pool.submit(Player.die_unless, tmp_path / "two").exception(20)
+        error = pool.submit(Player.die_unless, tmp_path / "two").exception(40)
         assert isinstance(error, ActorDied)
         assert (error.exit, error.may_have_run) == ("SIGKILL", True)
         wait_until(lambda: len(pool) == 2, "the member is replaced")
@@ -258,12 +258,12 @@ class SecondIsSlow:
 
 def test_a_job_waits_for_a_member_that_is_being_made(here: None, tmp_path: Path) -> None:
     with remotely.Pool(SecondIsSlow, 1, tmp_path) as pool:
-        pool.submit(SecondIsSlow.die, tmp_path).exception(20)
+        pool.submit(SecondIsSlow.die, tmp_path).exception(40)
         wait_until((tmp_path / "is being made").exists, "the next member is being made")
         job = pool.submit(SecondIsSlow.number)
         assert not job.done()
         (tmp_path / "go").touch()
-        assert job.result(20) == 5
+        assert job.result(40) == 5
 
 
 def test_a_job_that_waits_for_a_member_may_wait_for_a_future_too(
@@ -320,11 +320,11 @@ def test_the_death_of_an_arguments_actor_is_not_that_of_a_member(
 def test_a_pool_whose_members_are_all_dead_says_how_they_died(here: None, tmp_path: Path) -> None:
     mortal = remotely.options(Player, max_restarts=0)
     with remotely.Pool(mortal, 2) as pool:
-        pool.submit(Player.die_unless, tmp_path / "one").exception(20)
+        pool.submit(Player.die_unless, tmp_path / "one").exception(40)
         assert pool.map(Player.play, range(3)) == [0, 1, 2]
-        pool.submit(Player.die_unless, tmp_path / "two").exception(20)
+        pool.submit(Player.die_unless, tmp_path / "two").exception(40)
         for _ in range(2):
-            error = pool.submit(Player.play, 3).exception(20)
+            error = pool.submit(Player.play, 3).exception(40)
             assert isinstance(error, ActorDied)
             assert "SIGKILL" in str(error)
 
@@ -358,7 +358,7 @@ def test_async_methods_and_concurrent_actors_get_several_items_at_a_time(
     with remotely.Pool(several, 1) as pool:
         assert pool.map(Waiter.meet, [tmp_path] * 3) == [3, 3, 3]
     with remotely.Pool(Player, 2) as pool:
-        assert pool.submit(Player.later, 3).result(10) == 3  # type: ignore[comparison-overlap]
+        assert pool.submit(Player.later, 3).result(40) == 3  # type: ignore[comparison-overlap]
 
 
 @remotely.remote_class
@@ -402,7 +402,7 @@ def test_an_error_in_the_block_ends_the_pool_at_once(here: None, tmp_path: Path)
     running: list[Any] = []
     with pytest.raises(KeyError):
         work()
-    assert isinstance(running[0].exception(10), ActorDied)
+    assert isinstance(running[0].exception(40), ActorDied)
     assert remotely.status().actors == []
     pool.close()
     with pytest.raises(RuntimeError, match="after shutdown"):
@@ -410,7 +410,7 @@ def test_an_error_in_the_block_ends_the_pool_at_once(here: None, tmp_path: Path)
 
 
 def test_a_pool_that_is_dropped_ends_its_members(here: None) -> None:
-    assert remotely.Pool(Player, 2).submit(Player.play, 1).result(10) == 1
+    assert remotely.Pool(Player, 2).submit(Player.play, 1).result(40) == 1
     wait_until(lambda: remotely.status().actors == [], "its members have ended")
 
 

@@ -79,7 +79,7 @@ class Played:
 
     def close(self) -> None:
         self._worker.close()  # which ends the store
-        self.process.wait(20)
+        self.process.wait(40)
         self.stores.close()
         self.context.destroy(linger=0)
         self.loop.close()

@@ -45,7 +45,7 @@ class Server:
 
     def close(self) -> None:
         self._listener.close()
-        self._thread.join(10)
+        self._thread.join(40)
 
 
 Serve = Callable[..., Server]

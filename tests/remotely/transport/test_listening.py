@@ -157,7 +157,7 @@ def test_a_patient_client_is_told_and_waits_until_somebody_listens(
 
         wait_until(is_told, "the line")
         with socket.create_server(("127.0.0.1", port)):
-            assert found.result(10) == f"127.0.0.1:{port}"
+            assert found.result(40) == f"127.0.0.1:{port}"
     told += capsys.readouterr().err
     assert told.count("remotely: waiting for a cluster: no master at 127.0.0.1") == 1
     with pytest.raises(MasterLost, match=r"waited for it for 0\.01 s"):

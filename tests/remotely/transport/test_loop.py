@@ -15,7 +15,7 @@ from remotely.errors import WireError
 from remotely.transport import loop as loop_module
 from remotely.transport.loop import Loop
 
-DEADLINE_S = 10.0
+DEADLINE_S = 40.0
 
 Pair = tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]
 
@@ -265,9 +265,9 @@ def test_a_message_is_not_overlooked_when_another_handler_uses_its_socket(
     to_second.send(b"go")
     loop.turn(0.0)
     begun = time.monotonic()
-    loop.turn(5.0)
+    loop.turn(60.0)
     assert seen == ["while the loop is past it"]
-    assert time.monotonic() - begun < 4.0
+    assert time.monotonic() - begun < 50.0
 
 
 def test_a_socket_is_silent_once_it_is_no_longer_watched(

@@ -22,7 +22,7 @@ from remotely.transport.keys import KeyPair, fresh_pair
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import Reconnect, ZapHandler
 
-DEADLINE_S = 20.0
+DEADLINE_S = 40.0
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]

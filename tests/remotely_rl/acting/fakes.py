@@ -88,7 +88,7 @@ def faked() -> Iterator[None]:
         yield
         for thread in threading.enumerate():
             if "_make_one" in thread.name:  # it may still end a fake that came too late
-                thread.join(10)
+                thread.join(40)
 
 
 def params(version: int, width: int = 2) -> Parameters:

@@ -28,7 +28,7 @@ def test_where_there_is_no_room_a_replacement_waits_for_it_and_the_others_go_on(
         return Fake(who)
 
     crew = crew_of(2, make)
-    monkeypatch.setattr(cluster, "time", SimpleNamespace(sleep=lambda s: room.wait(10)))
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(sleep=lambda s: room.wait(40)))
     crew.replace(crew.actors[0], remotely.ActorDied("killed", exit=1))
     tried.acquire()
     assert not crew.admit()
@@ -77,7 +77,7 @@ def test_actors_whose_environments_hang_as_they_are_made_do_not_hold_up_the_end(
     turns = iter([False, False, True])
 
     def make(who: int) -> Fake:
-        may_come.wait(10)
+        may_come.wait(40)
         return Fake(who)
 
     crew: Samplers[Any] = Samplers(make, 1, None, over=lambda: next(turns, True))
@@ -92,7 +92,7 @@ def test_a_crew_that_grows_asks_for_another_whenever_one_is_placed() -> None:
 
     def make(who: int) -> Fake:
         if who >= 3:
-            (full if who == 3 else done).wait(10)
+            (full if who == 3 else done).wait(40)
         return Fake(who)
 
     crew = crew_of(1, make, said, grows=True)

@@ -174,7 +174,7 @@ def test_in_the_end_there_are_as_many_as_were_asked_for_last(counts: tuple[int, 
 
     def make(who: int) -> Fake:
         if who >= 2:
-            may_come.wait(10)
+            may_come.wait(40)
         return Fake(who)
 
     stream = Stream(crew_of(2, make), ahead=1)

@@ -207,7 +207,7 @@ def test_agents_wait_where_trainers_are_slower(servers: Servers) -> None:
     wait_until(lambda: len(taken) == QUEUED, "the queue is full")
     assert told.is_alive()
     server.resize(1, 1)
-    told.join(10)
+    told.join(40)
     assert not told.is_alive()
     assert len(updates(server, QUEUED)) >= QUEUED
 
@@ -310,6 +310,6 @@ def test_so_many_are_let_in_at_a_time_and_the_number_can_be_raised_and_lowered()
     for _ in crowd:
         leave.release()
     for one in crowd:
-        one.join(10)
+        one.join(40)
     assert inside[0] == 0
     assert most[0] == 3

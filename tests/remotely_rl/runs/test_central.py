@@ -425,7 +425,7 @@ def test_closing_in_the_middle_of_a_round_ends_it() -> None:
     )  # fmt: skip
     call: Future[Rollout] = made.request(made.actors[0])
     made.close()
-    assert call.exception(10) is not None
+    assert call.exception(40) is not None
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,30 @@
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
+from remotely_rl.supervision import flight, watchdog
 from remotely_rl.supervision.flight import FlightRecord
 from remotely_rl.supervision.watchdog import Watchdog
 from tests.clusters import wait_until
+
+
+class Clock:
+    """A clock that goes on when the test says so, and knows how often it was read."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.read = 0
+
+    def monotonic(self) -> float:
+        self.read += 1
+        return self.now
+
+    def wait_until_read(self) -> None:
+        """Wait until it has been read once more since now, and what was read was looked at."""
+        read = self.read
+        wait_until(lambda: self.read > read + 1, "the watchdog has looked")
 
 
 def watch(record: FlightRecord, limit_s: float, ended: threading.Event) -> Watchdog:
@@ -21,31 +38,40 @@ def test_a_step_past_its_limit_is_ended_and_its_stack_is_in_the_record() -> None
 
     def step_that_hangs() -> None:
         record.begin(threading.get_ident())
-        ended.wait(20)
+        ended.wait(40)
 
     stuck = threading.Thread(target=step_that_hangs)
     stuck.start()
-    watchdog = watch(record, 0.05, ended)
+    watching = watch(record, 0.05, ended)
     stuck.join()
     assert ended.is_set()
     assert record.stack_of_hang is not None
     assert "in step_that_hangs" in record.stack_of_hang
     assert record.limit_s == 0.05
-    watchdog.close()
+    watching.close()
 
 
-def test_neither_many_short_steps_nor_a_long_time_between_two_is_a_hang() -> None:
+def test_neither_many_short_steps_nor_a_long_time_between_two_is_a_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(flight, "time", clock)
+    monkeypatch.setattr(watchdog, "time", clock)
     record, ended = FlightRecord(2), threading.Event()
-    watchdog = watch(record, 0.2, ended)
-    until = time.monotonic() + 0.5
+    watching = watch(record, 2.0, ended)
     record.begin(threading.get_ident())
-    while time.monotonic() < until:  # one step of all, of many environments
-        record.began[1] = time.monotonic()
+    for _ in range(3):  # one step of all, of many environments
+        clock.now += 1.5
+        record.began[1] = clock.now
+        clock.wait_until_read()
     record.end()
-    assert not ended.wait(0.5)
+    clock.now += 100.0
     record.begin(threading.get_ident())
+    clock.wait_until_read()
+    assert not ended.is_set()
+    clock.now += 2.5
     wait_until(ended.is_set, "the hang is noticed")
-    watchdog.close()
+    watching.close()
 
 
 HOLDS_THE_GIL = """
