@@ -15,6 +15,7 @@ import re
 import sys
 import tomllib
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 
 import remotely
@@ -26,9 +27,7 @@ from remotely.engines.in_process import InProcess
 from remotely.engines.ray import PROMISES as ON_RAY
 from remotely.master import actors
 from remotely.ops.launchers import LAUNCHERS
-from remotely.protocol import wire
 from remotely.protocol.lease import TIMES
-from remotely.testing import faults
 from remotely_rl import other_names
 from remotely_rl.config import presets
 from remotely_rl.runs import hooks
@@ -43,6 +42,16 @@ DOCS = Path(__file__).parent.parent / "docs"
 def table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def pivoted(cells: Mapping[tuple[str, str], str]) -> str:
+    """Return a table of cells by their line and their column."""
+    columns = list(dict.fromkeys(column for _, column in cells))
+    lines = [
+        [line, *(cells.get((line, column), "") for column in columns)]
+        for line in dict.fromkeys(line for line, _ in cells)
+    ]
+    return table(["", *columns], lines)
 
 
 def packages(root: str) -> typing.Callable[[], str]:
@@ -92,11 +101,6 @@ def promises() -> str:
     )
 
 
-def calls() -> str:
-    rows = [[kind.name, rule.sender, rule.means] for kind, rule in wire.SHAPES.items()]
-    return table(["message", "sent by", "means"], rows)
-
-
 def times() -> str:
     rows = [[f"`{time.name}`", f"{time.seconds:g} s", time.reason] for time in TIMES]
     return table(["name", "", "reason"], rows)
@@ -111,14 +115,6 @@ def options() -> str:
 
 def _shown(default: object) -> str:
     return "{}" if type(default).__name__ == "Factory" else repr(default)
-
-
-def points() -> str:
-    rows = [
-        [f"`{point.name}`", point.where, "die, stop, delay" + ", lose" * point.may_lose]
-        for point in faults.POINTS
-    ]
-    return table(["point", "where", "can"], rows)
 
 
 def launchers() -> str:
@@ -271,7 +267,6 @@ PAGES = {
     "design.md": {
         "remotely": packages("remotely"),
         "remotely_rl": packages("remotely_rl"),
-        "calls": calls,
         "lives": lives,
         "seats": seats,
     },
@@ -284,7 +279,7 @@ PAGES = {
         **{library: rows_of(library) for library in names.TABLES},
     },
     "results.md": {"presets": presets_beside_published},
-    "reliability.md": {"times": times, "faults": points, "figures": figures},
+    "reliability.md": {"times": times, "figures": figures},
     "decisions/README.md": {"decisions": decisions},
 }
 

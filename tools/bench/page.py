@@ -49,17 +49,9 @@ class Section(NamedTuple):
 
     def filled(self, page: str, run: Run, figures: Figures) -> str:
         """Return the page with the section made of a run."""
-        rows, systems = self.bench.rows, self.bench.systems
-        who = [name for name in systems if any(figures.of(name, row.figure) for row in rows)]
-        who = who or [*systems]  # nothing was measured yet
-        notes = [[systems[name].title, note] for name in who if (note := systems[name].note)]
-        parts = [
-            run_table(run),
-            self.how,
-            markdown(table.HEAD, table.bars(rows, figures, self.bench.titles)),
-        ]
-        if notes:
-            parts += ["What each was told:", markdown(["", ""], notes)]
+        lines = table.bars(self.bench.rows, figures, self.bench.titles)
+        shown = [line for line in lines if line[1] or line[5]]  # with a bar, or beside others
+        parts = run_table(run), self.how, markdown(table.HEAD, shown)
         return replaced(page, *self.marks, "\n" + "\n\n".join(parts) + "\n")
 
 

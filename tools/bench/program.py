@@ -58,6 +58,8 @@ def main(to: page.Section, told: str | None) -> int:
         failed = measure(bench, options, rounds, figures, keep)
     print("\n".join(f"{word:9} {text}" for word, text in run.items()), end="\n\n")
     print(table.text(table.bars(bench.rows, figures, bench.titles)))
+    print("\nWhat each was told:")
+    print("\n".join(f"  {one.title}: {one.note}" for one in bench.systems.values() if one.note))
     if options.json:
         _write(options.json, run, figures)
     if options.png:

@@ -4,7 +4,7 @@ import csv
 import os
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,42 +102,29 @@ def labels(specs: Sequence[str]) -> dict[str, str]:
 
 
 def table(curves: Sequence[Curve]) -> str:
-    """Where each ended, in Markdown: by a simulated clock a column for each rule, else a line."""
-    if curves[0].looks[-1]["time_s"]:
-        told = (
-            f"Test loss, the mean of the last {LAST} looks, and the simulated time to {GOAL:.0%}."
-        )
-        cells = {
-            (curve.panel, rule_of(curve)): f"{_mean(curve, 'loss'):.3f}, {_first(curve.looks)}"
-            for curve in curves
+    """Where each ended, in Markdown: a column for each rule, or a line where all are of one."""
+    lasts = f"means of the last {LAST} looks"
+    cells = {(curve.panel, rule_of(curve)): curve for curve in curves}
+    if len(cells) == len(curves):
+        has_clock = curves[0].looks[-1]["time_s"]
+        told = f"the simulated time to {GOAL:.0%}" if has_clock else "accuracy"
+        second = _first if has_clock else _accuracy
+        ends = {
+            place: f"{_mean(curve, 'loss'):.3f}, {second(curve)}" for place, curve in cells.items()
         }
-        return f"{told}\n\n{pivoted(cells)}"
-    told = f"Test loss and accuracy are means of the last {LAST} looks, ± their deviation."
-    rows = []
-    for curve in curves:
-        end, deviation = (
-            curve.looks[-1],
-            statistics.pstdev(look["accuracy"] for look in curve.looks[-LAST:]),
-        )
-        rows.append([
+        return f"Test loss and {told}; {lasts}.\n\n{tables.pivoted(ends)}"
+    rows = [
+        [
             curve.panel,
-            f"`{curve.spec}`",
+            labels([one.spec for one in curves])[curve.spec],
             f"{_mean(curve, 'loss'):.3f}",
-            f"{_mean(curve, 'accuracy'):.1%} ± {deviation:.1%}",
-            f"{end['pushes']:,.0f}",
-            f"{end['fetches']:,.0f}",
-            f"{end['staleness']:.1f}",
-        ])  # fmt: skip
+            _accuracy(curve),
+            *(f"{curve.looks[-1][name]:,.0f}" for name in ("pushes", "fetches", "staleness")),
+        ]
+        for curve in curves
+    ]
     head = ["", "rule", "test loss", "accuracy", "pushes", "fetches", "staleness"]
-    for name in ("pushes", "fetches"):
-        at = head.index(name)
-        if len({row[at] for row in rows}) == 1:
-            told += f" Every run has {rows[0][at]} {name}."
-            head, rows = (
-                [*head[:at], *head[at + 1 :]],
-                [[*row[:at], *row[at + 1 :]] for row in rows],
-            )
-    return f"{told}\n\n{tables.table(head, grouped(rows))}"
+    return f"Test loss and accuracy are {lasts}.\n\n{tables.table(head, grouped(rows))}"
 
 
 def rule_of(run: Curve) -> str:
@@ -150,14 +137,9 @@ def rule_of(run: Curve) -> str:
     return f"`{rule}`, n = N / {int(clients[1]) // int(needed[1])}"
 
 
-def pivoted(cells: Mapping[tuple[str, str], str]) -> str:
-    """A table of cells by their line and their column."""
-    columns = list(dict.fromkeys(column for _, column in cells))
-    lines = [
-        [line, *(cells.get((line, column), "") for column in columns)]
-        for line in dict.fromkeys(line for line, _ in cells)
-    ]
-    return tables.table(["", *columns], lines)
+def _accuracy(curve: Curve) -> str:
+    deviation = statistics.pstdev(look["accuracy"] for look in curve.looks[-LAST:])
+    return f"{_mean(curve, 'accuracy'):.1%} ± {deviation:.1%}"
 
 
 def _mean(curve: Curve, name: str) -> float:
@@ -171,9 +153,9 @@ def grouped(rows: Sequence[list[str]]) -> list[list[str]]:
             for row, name in zip(rows, names, strict=False)]  # fmt: skip
 
 
-def _first(looks: list[dict[str, float]]) -> str:
+def _first(curve: Curve) -> str:
     """When the goal was reached, by the simulated clock."""
-    times = (look["time_s"] for look in looks if look["accuracy"] >= GOAL)
+    times = (look["time_s"] for look in curve.looks if look["accuracy"] >= GOAL)
     return next((f"{time:,.1f} s" for time in times), "never")
 
 

@@ -31,7 +31,7 @@ from remotely_rl.learning.learner import LearningRate
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.runs import metrics
 from remotely_rl.runs.training import make_learner
-from tools import runs
+from tools import runs, tables
 from tools.sync import page
 
 
@@ -197,4 +197,4 @@ def table(finishes: list[Finish]) -> str:
             f"{statistics.median(run.steps for run in runs) / 1000:,.0f}k steps"
             f"{f', {reached} of {len(runs)}' if reached < len(runs) else ''}"
         )
-    return page.pivoted(cells)
+    return tables.pivoted(cells)
