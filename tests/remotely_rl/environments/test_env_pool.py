@@ -135,7 +135,9 @@ def test_what_it_cannot_do_is_said(env_id: str, given: dict[str, Any], said: str
 
 def test_without_envpool_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(TrainingError, match=r"needs EnvPool .*pip install 'remotely-actors\[envpool\]'"):
+    with pytest.raises(
+        TrainingError, match=r"needs EnvPool .*pip install 'remotely-actors\[envpool\]'"
+    ):
         environments.make("envpool:CartPole-v1", 1)
 
 
