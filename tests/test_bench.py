@@ -5,12 +5,13 @@ import json
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import remotely
-from tools.bench import page, program, rows, systems, table, turns, units
+from tools.bench import page, program, rows, stopwatch, systems, table, turns, units
 from tools.bench.benchmark import Benchmark, Limits
 from tools.bench.figures import Figures, Spread, spread
 from tools.bench.rows import Row, Term, at_least, at_most, judge
@@ -282,7 +283,7 @@ def test_a_turn_returns_its_figures_and_one_that_fails_says_why() -> None:
 
 def test_a_meter_counts_what_arrives_after_its_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([100.0, 104.0, 105.0, 110.0, 125.0])
-    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     meter = Meter(for_s=20.0, after_s=5.0)
     assert [meter.runs_on(10) for _ in range(5)] == [True, True, True, True, False]
     assert meter.per_s == 1.0  # 20 in the 20 s from the third on

@@ -24,7 +24,7 @@ def run(script: Path, local: bool) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -132,7 +132,7 @@ def test_an_example_that_is_interrupted_says_nothing_and_leaves_nothing(tmp_path
     assert running.stdout is not None
     assert "darts" in running.stdout.readline()
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
-    _, said = running.communicate(timeout=20)
+    _, said = running.communicate(timeout=40)
     assert said == ""
     wait_until(lambda: not processes(str(tmp_path)), "nothing of it is left")
 

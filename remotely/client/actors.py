@@ -26,9 +26,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from remotely.calling.actor import Names, restart, whole_sources
-from remotely.client.bulk_transfer import BulkTransfer, Stores
+from remotely.calling.actor import Names, restart
+from remotely.client.bulk_transfer import BulkTransfer
 from remotely.client.calls import Calls
+from remotely.client.channel import Shared
 from remotely.client.channels import ActorState, Channels
 from remotely.client.end_errors import end_error
 from remotely.client.master_session import MasterSession, Question, heavy_modules
@@ -49,7 +50,6 @@ from remotely.protocol.control import Obituary, StoreAddress
 from remotely.protocol.lease import PLACE_S, TERM_S
 from remotely.protocol.resources import Resources, parse_others
 from remotely.protocol.wire import Kind
-from remotely.transport.loop import Loop
 from remotely.values import codec, shipping
 from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.owned import NOTHING, own
@@ -70,19 +70,17 @@ class Actors:
     def __init__(
         self,
         engine: Engine,
-        loop: Loop,
-        session: MasterSession,
+        shared: Shared,
         channels: Channels,
         calls: Calls,
-        stores: Stores,
         shipment: Shipment,
     ) -> None:
         self._engine = engine
-        self._loop = loop
-        self._session = session
+        self._loop = shared.loop
+        self._session = session = shared.session
+        self._stores = shared.stores
         self._channels = channels
         self._calls = calls
-        self._stores = stores
         self._uploads = FileUploads(shipment)
         self._known: weakref.WeakValueDictionary[str, ActorState] = weakref.WeakValueDictionary()
         self._names = Names(f"{session.id[:4]}." if session.inside else "")
@@ -233,7 +231,7 @@ class Actors:
                 place.cancel()
             del place  # see future.py
         channel = self._channels.open(actor)
-        content, channel.sources_sent = whole_sources(actor, actor.location.life)
+        content, channel.sources_sent = library.whole_for(actor, actor.location.life)
         prepare = shipping.prepare(
             self._session.job,
             self._session.host,

@@ -18,7 +18,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from remotely.calling.actor import unsent_sources
 from remotely.calling.back_pressure import Room
 from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.client.bulk_transfer import BulkTransfer, Stores
@@ -419,7 +418,8 @@ class Calls:
 
 def _send_sources(actor: ActorState, channel: Channel) -> None:
     """Send the modules that an actor may lack."""
-    batches, total = unsent_sources(actor, channel.location.life, channel.sources_sent)
+    life, sent = channel.location.life, channel.sources_sent
+    batches, total = library.unsent_for(actor, life, sent)
     for digest, content in batches:
         value = Encoded((), (memoryview(content),))
         channel.send(Kind.SOURCES, digest, value, CallFuture("the actor"), background=True)

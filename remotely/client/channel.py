@@ -49,7 +49,8 @@ must harm no other call:
        that it has taken, calls that are held, an edge that it may have swallowed.  So a reply may
        be delivered twice; the second time does nothing.
    13  A handler may run for long while its thread holds the lock.  So the loop tries to get the
-       lock for TURN_S, and comes back later if it did not.
+       lock for TURN_S, and comes back later if it did not.  What the client itself has to tell the
+       actor leaves so too: where results are to stay, that memory is open, the end of a stream.
 
 A handler must not call an actor: it may have interrupted the very step that it would take.  Such
 calls are refused (`ThreadState.in_call`).  Not done: to delay handlers whenever the lock is held.

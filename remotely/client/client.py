@@ -92,21 +92,17 @@ class Client:
             patience_s,
             self._hear,
             self._display.complain,
-            self._repeat_requests,
         )
         self.session_id = session.id
         self._stores = Stores(self._context, self._loop, key.pair, this_machine.machine_name())
         waits = WaitReporter(inside, session.tell) if inside else None
-        self._channels = Channels(
-            Shared(self._context, self._loop, key.pair, session, self._stores, waits)
-        )
+        shared = Shared(self._context, self._loop, key.pair, session, self._stores, waits)
+        self._channels = Channels(shared)
         self._error_reporter = ErrorReporter(session, self._display, self._loop)
         self._calls = calls = Calls(
             session, self._channels, self._stores, self._error_reporter.note
         )
-        actors = self._actors = Actors(
-            self, self._loop, session, self._channels, calls, self._stores, shipment
-        )
+        actors = self._actors = Actors(self, shared, self._channels, calls, shipment)
         self.place, self.end, self.release = actors.place, actors.end, actors.release
         self.find, self.borrow = actors.find, actors.borrow
         self.await_arrival = actors.await_arrival
@@ -190,11 +186,10 @@ class Client:
             case control.AskFigures():
                 unanswered = control.Unanswered(calls=self._channels.unanswered())
                 self._session.link.send(unanswered)
+            case control.Welcome():
+                self._actors.repeat_requests()
             case control.Notice(text=text):
                 self._display.complain(text, f"remotely: {text}")
-
-    def _repeat_requests(self) -> None:
-        self._actors.repeat_requests()
 
     def _run(self) -> None:
         self._loop.run()

@@ -141,9 +141,9 @@ class MasterSession:
     host      this machine
     pid       of the process that began the session; a fork cannot use it
 
-    `hear` gets the messages that are not about the session.  `complain` prints a sentence for the
-    user; its first argument tells which sentences are alike.  Both run on the loop's thread, and so
-    does `on_welcomed_again`.
+    `hear` gets the messages that are not about the session, and each Welcome but the first: it may
+    be of a new master.  `complain` prints a sentence for the user; its first argument tells which
+    sentences are alike.  Both run on the loop's thread.
     """
 
     def __init__(
@@ -157,7 +157,6 @@ class MasterSession:
         patience_s: float,
         hear: Callable[[object], None],
         complain: Callable[[str, str], None],
-        on_welcomed_again: Callable[[], None],
     ) -> None:
         self._nonce = secrets.token_hex(16)
         self.address = address
@@ -174,7 +173,6 @@ class MasterSession:
         self._loop = loop
         self._on_message = hear
         self.complain = complain
-        self._on_welcomed_again = on_welcomed_again
         self._welcome: Future[control.Welcome] = Future()
         self._farewell = threading.Event()
         self.link = MasterLink(loop, context, address, key, self._hello, self._hear, self._refused)
@@ -263,7 +261,7 @@ class MasterSession:
                 if not self._welcome.done():
                     self._welcome.set_result(message)
                 else:
-                    self._on_welcomed_again()
+                    self._on_message(message)
                     for question in self.questions.unanswered():
                         self.link.send(question)
             case control.Farewell():

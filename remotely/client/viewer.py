@@ -37,7 +37,6 @@ class Viewer:
             patience_s=0.0,
             hear=lambda message: None,
             complain=lambda source, sentence: None,
-            on_welcomed_again=lambda: None,
         )
         self._thread = threading.Thread(target=self._loop.run, name="remotely-viewer", daemon=True)
         self._thread.start()

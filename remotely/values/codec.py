@@ -193,7 +193,7 @@ def encode_arguments(
     notes = Notes(actors)
     outer = noting.set(notes)
     try:
-        encoded = encode((args, kwargs), names or (f"{method}: args", f"{method}: kwargs"))
+        encoded = encode((args, kwargs), (names or f"{method}: args", f"{method}: kwargs"))
     finally:
         noting.reset(outer)
     if notes.kept:

@@ -31,7 +31,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -170,6 +170,12 @@ _decode = msgspec.msgpack.Decoder(list[Source]).decode
 # --- those of this process ------------------------------------------------------------------------
 
 
+class Informed(Protocol):
+    """An actor, as far as it is sent modules."""
+
+    sent: tuple[int, frozenset[str]]  # which life, and the hashes of batches
+
+
 class Library:
     """The sources of this process, in the batches in which they are sent; `batches` only grows.
 
@@ -218,6 +224,25 @@ class Library:
                 is_one = self._whole_of == 1
                 self._whole = self.batches[0] if is_one else pack(list(self._held.values()))
             return self._whole, [batch.digest for batch in self.batches]
+
+    def whole_for(self, actor: "Informed", life: int) -> tuple[bytes, int]:
+        """Return all modules, for a new life of an actor, and how many batches they stand for."""
+        batch, stands_for = self.whole()
+        actor.sent = life, frozenset((batch.digest, *stands_for))
+        return batch.content, len(stands_for)
+
+    def unsent_for(self, actor: "Informed", life: int, sent: int) -> tuple[Sequence[Batch], int]:
+        """Return the batches that a life of an actor lacks, and how many there are now.
+
+        The first `sent` went over the same connection.  Others may have been sent by other clients,
+        as `actor.sent` tells, which is brought up to date.  If two threads send the same, nothing
+        is harmed.
+        """
+        batches = list(self.batches)
+        there = actor.sent[1] if actor.sent[0] == life else frozenset()
+        lacking = [batch for batch in batches[sent:] if batch.digest not in there]
+        actor.sent = life, there.union(batch.digest for batch in batches)
+        return lacking, len(batches)
 
     def add(self, batch: Batch) -> list[Source]:
         """Keep what this process was sent, to send it on.  Return the sources that are new."""

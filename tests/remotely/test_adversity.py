@@ -158,7 +158,7 @@ def test_a_script_that_ends_with_calls_under_way_ends_at_once(
     running = script(tmp_path, f"wild = Wild()\nfutures = {calls}\nprint('over', flush=True)\n")
     assert running.stdout is not None
     assert running.stdout.readline() == "over\n"
-    _, errors = running.communicate(timeout=20)  # the calls would take longer
+    _, errors = running.communicate(timeout=40)  # the calls would take longer
     assert (running.returncode, errors) == (0, "")
     wait_until(lambda: not processes(str(tmp_path)), "the end of all")
 

@@ -30,7 +30,7 @@ def used_in_another_process(handle: Any, **environment: str) -> str:
         env={**os.environ, **environment},
         cwd=ROOT,
         capture_output=True,
-        timeout=30,
+        timeout=40,
         check=False,
     )
     return (done.stdout + done.stderr).decode()

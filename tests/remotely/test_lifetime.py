@@ -350,7 +350,7 @@ def test_two_embedded_clusters_of_two_scripts_do_not_meet(
 ) -> None:
     scripts = [run_script(tmp_path, "print(Keeper().pid())") for _ in range(2)]
 
-    ends = [script.communicate(timeout=30) for script in scripts]
+    ends = [script.communicate(timeout=40) for script in scripts]
 
     assert [script.returncode for script in scripts] == [0, 0], ends
     assert len({out for out, _ in ends}) == 2
@@ -375,7 +375,7 @@ def test_nothing_is_left_however_a_script_ends(
     if how.startswith("SIG"):
         script.send_signal(signal.Signals[how])
 
-    _, errors = script.communicate(timeout=15)
+    _, errors = script.communicate(timeout=40)
 
     codes = {"end": 0, "raise": 1, "exit": 5, "SIGINT": 1, "SIGTERM": -15, "SIGKILL": -9}
     assert script.returncode in (codes[how], -signal.SIGINT if how == "SIGINT" else codes[how])
@@ -411,7 +411,7 @@ def test_nothing_is_left_when_a_daemon_is_killed(
             lambda: not processes(str(tmp_path), "remotely.actor.zygote"),
             "the zygote's end after its worker's",
         )
-    out, errors = script.communicate("go\n", timeout=30)
+    out, errors = script.communicate("go\n", timeout=40)
 
     assert out.strip() == ("WorkerLost" if role == "worker" else "1"), errors
 

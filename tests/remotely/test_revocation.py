@@ -59,7 +59,7 @@ def test_who_holds_it_is_refused_everywhere_and_nobody_else(
 
     assert public in said
     assert public not in started.run(started.home, "keys", "list")
-    out, _ = script.communicate(timeout=30)
+    out, _ = script.communicate(timeout=40)
     assert out.split() == ["NotAllowed"] * 3  # shared, own, a new one
     before = shared.count
     assert shared.add() == before + 1

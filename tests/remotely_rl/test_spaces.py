@@ -17,10 +17,8 @@ pytestmark = pytest.mark.usefixtures("local", "no_curve")
 PAIRS = list(itertools.product(algorithms.ALGORITHMS, space_toys.TARGETS))
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in algorithms.ALGORITHMS if space_toys.takes(name, MaskObserved)]
-)
-def test_every_template_learns_what_takes_a_mask(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ppo", "a3c", "ga3c", "dqn"])  # one of each way to sample
+def test_a_template_learns_what_takes_a_mask(name: str, tmp_path: Path) -> None:
     result = space_toys.train(name, MaskObserved, 1, tmp_path / "run")
     assert "is reached" in result.ended, result
 

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import RayError
 
-from remotely.calling.actor import unsent_sources
 from remotely.calling.back_pressure import Room
 from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.engine import RemoteActor
@@ -323,7 +322,7 @@ class Calls:
 
     def _send_sources(self, actor: HostedActor) -> None:
         """Send the modules that an actor may lack."""
-        batches, actor.learnt = unsent_sources(actor, actor.life, actor.learnt)
+        batches, actor.learnt = sources.library.unsent_for(actor, actor.life, actor.learnt)
         for digest, content in batches:
             value = Encoded((), (memoryview(content),))
             self._transmit(actor, Message(Kind.SOURCES, digest, value), CallFuture("the actor"))

@@ -142,7 +142,7 @@ def test_what_actors_wrote_is_there_after_the_script(nothing_left: None, tmp_pat
         )
     )
 
-    done = subprocess.run([sys.executable, script], capture_output=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, script], capture_output=True, timeout=40, check=True)
 
     assert not done.stderr
     assert [(tmp_path / f"{i}.csv").read_text() for i in range(2)] == ["row\n"] * 2
@@ -184,7 +184,7 @@ found = remotely.get_actor({lingerer._remotely_remote.name!r})
 threading.Timer(1.0, os._exit, (0,)).start()
 remotely.close(found)
 """
-    subprocess.run([sys.executable, "-c", code], timeout=30, check=True)
+    subprocess.run([sys.executable, "-c", code], timeout=40, check=True)
 
     wait_until(lambda: not any(is_alive(pid) for pid in pids), "the end of an actor")
 

@@ -32,7 +32,7 @@ def test_the_background_thread_goes_on_while_others_wait_and_its_messages_come_i
 
     waits = threading.Thread(target=fill, daemon=True)
     waits.start()
-    while sent.acquire(timeout=0.5):
+    while sent.acquire(timeout=1.0):
         pass  # until it waits
 
     line.never_wait()  # this thread is the background thread

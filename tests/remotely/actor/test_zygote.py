@@ -89,7 +89,7 @@ def test_a_worker_that_is_gone_before_it_hears_of_a_birth_leaves_nothing(tmp_pat
     for end in ends:
         os.close(end)
 
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=40)
 
     assert (process.returncode, errors) == (0, b"")
     assert not folder.exists()

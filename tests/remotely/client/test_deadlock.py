@@ -109,7 +109,7 @@ def test_fetching_the_bytes_of_a_result_is_not_reported_as_a_wait(
 def test_an_actor_that_calls_itself_gets_an_error_at_once(cluster: str, method: str) -> None:
     (node,) = ring(1)
     with pytest.raises(remotely.Deadlock, match=r"Node-1\.ask is called by its own actor"):
-        getattr(node, method).submit(1).result(1.5)
+        getattr(node, method).submit(1).result(40)
 
 
 def test_actors_with_a_thread_to_spare_may_call_each_other(here: None) -> None:

@@ -65,8 +65,9 @@ def test_when_one_member_of_a_group_is_refused_the_other_requests_are_cancelled(
         patience_s=1.0,
     )
     nobody: Any = SimpleNamespace(release=lambda _: None)
-    loop: Any = SimpleNamespace(call=lambda act: act())
-    actors = Actors(nobody, loop, session, nobody, nobody, nobody, Shipment(()))
+    loop = SimpleNamespace(call=lambda act: act())
+    shared: Any = SimpleNamespace(loop=loop, session=session, stores=nobody)
+    actors = Actors(nobody, shared, nobody, nobody, Shipment(()))
     with pytest.raises(NoResources):
         actors.place(SimpleNamespace, (), {}, Options(), 3)
     assert not questions

@@ -62,7 +62,7 @@ class Guests:
         environment.pop("REMOTELY_ADDRESS", None)
         if self.place == "far":
             environment["REMOTELY_HOST"] = "far"
-        options = {"address": cluster.address, "patience_s": 20, **options}
+        options = {"address": cluster.address, "patience_s": 40, **options}
         module = "tests.remotely.guest.simulator"
         guest = subprocess.Popen(
             [sys.executable, "-u", "-m", module, json.dumps(options)],
@@ -108,12 +108,12 @@ def far() -> Iterator[Guests]:
 
 def said(guest: subprocess.Popen[str]) -> str:
     """Return what a process has said when it has ended by itself."""
-    out, _ = guest.communicate(timeout=20)
+    out, _ = guest.communicate(timeout=40)
     return out
 
 
 def one(**options: Any) -> Simulator:
-    (simulator,) = remotely.arrivals(Simulator, count=1, timeout=20, **options)
+    (simulator,) = remotely.arrivals(Simulator, count=1, timeout=40, **options)
     return simulator
 
 
@@ -209,7 +209,7 @@ def test_it_serves_several_calls_at_a_time_if_asked_to(
 
 def test_async_methods_wait_for_each_other(here: None, started_here: Here, near: Guests) -> None:
     near.start(started_here, awaiting=True)
-    (awaiting,) = remotely.arrivals("Awaiting", count=1, timeout=20)
+    (awaiting,) = remotely.arrivals("Awaiting", count=1, timeout=40)
     assert [call.result(40) for call in [awaiting.meet.submit(), awaiting.meet.submit()]] == [2, 2]
 
 
@@ -295,7 +295,7 @@ def test_a_client_that_stutters_at_the_end_gets_the_last_reply(
         said(guest)
         wait_until(lambda: remotely.status().actors == [], "the actor is gone")
         client.send_signal(signal.SIGCONT)
-        out, _ = client.communicate(timeout=20)
+        out, _ = client.communicate(timeout=40)
     finally:
         client.kill()
         client.communicate()
@@ -452,7 +452,7 @@ def test_a_key_that_is_revoked_ends_the_serving(nothing_left: None, tmp_path: Pa
 def test_arrivals_come_as_they_dial_in_by_their_class_its_base_or_its_name(
     here: None, started_here: Here, near: Guests
 ) -> None:
-    arrivals = remotely.arrivals(Base, timeout=20)
+    arrivals = remotely.arrivals(Base, timeout=40)
     with pytest.raises(CallTimeout, match=r"no Simulator has dialled in within 0.1 s"):
         next(remotely.arrivals(Simulator, timeout=0.1))
     for number in range(2):
@@ -462,7 +462,7 @@ def test_arrivals_come_as_they_dial_in_by_their_class_its_base_or_its_name(
         assert isinstance(simulator, Base)
         assert simulator.step(number) == number * 10
     guest = near.start(started_here)
-    (by_name,) = remotely.arrivals("Simulator", count=1, timeout=20)
+    (by_name,) = remotely.arrivals("Simulator", count=1, timeout=40)
     assert by_name.pid() == guest.pid
     assert type(by_name).__name__ == "HandleOfSimulator"
 
@@ -474,7 +474,7 @@ def test_each_goes_to_one_client_and_to_the_next_when_that_has_ended(
     script = (
         "import remotely, sys\n"
         "remotely.connect(sys.argv[1], key=sys.argv[2])\n"
-        "next(remotely.arrivals('Simulator', timeout=20))\n"
+        "next(remotely.arrivals('Simulator', timeout=40))\n"
         "print('has it', flush=True)\n"
         "sys.stdin.read()\n"
     )

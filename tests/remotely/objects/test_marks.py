@@ -54,8 +54,8 @@ def test_an_idempotent_call_outlives_its_actor(cluster: str, tmp_path: Path, way
         if way == "callback":
             future.add_done_callback(lambda _: None)
         if way == "wait":
-            assert wait([future], timeout=30).done
-        assert future.result(timeout=30) == 1
+            assert wait([future], timeout=40).done
+        assert future.result(timeout=40) == 1
 
 
 @pytest.mark.promise("exit_status")

@@ -197,7 +197,7 @@ class Unfamiliar:
         return decode(self._process.stdout.read(size))
 
     def close(self) -> None:
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=40)
 
 
 @pytest.fixture(scope="module")

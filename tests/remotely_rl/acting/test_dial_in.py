@@ -68,11 +68,11 @@ def test_runs_train_with_actors_that_dial_in_one_after_the_other(
             run = tmp_path / f"run-{number}"
             result = algorithm.train(algorithm.Config(**common), run=run)
             assert result.env_steps >= 600
-        for station in remotely.arrivals(Station, timeout=20, count=2):  # free for the next run
+        for station in remotely.arrivals(Station, timeout=40, count=2):  # free for the next run
             with pytest.raises(remotely.RemotelyError, match="has no actor"):
                 station.sample()
         run_command(cluster.home, "stop", "--port", str(cluster.port))
-        said = [actor.communicate(timeout=20)[0] for actor in actors]
+        said = [actor.communicate(timeout=40)[0] for actor in actors]
     finally:
         for actor in actors:
             actor.kill()

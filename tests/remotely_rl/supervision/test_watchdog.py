@@ -106,7 +106,7 @@ ctypes.PyDLL(None).sleep(60)
 
 def test_what_is_no_step_may_hold_the_gil_but_a_step_after_it_may_not() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", NO_STEP], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", NO_STEP], capture_output=True, text=True, timeout=40, check=False
     )
     assert done.stdout == "it may take as long as it likes\n"
     assert done.returncode == 1
@@ -117,7 +117,7 @@ def test_what_is_no_step_may_hold_the_gil_but_a_step_after_it_may_not() -> None:
 def test_a_step_that_holds_the_gil_is_ended_by_the_dead_mans_switch(after_s: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", HOLDS_THE_GIL, after_s],
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=40, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith("Timeout (")

@@ -279,8 +279,8 @@ def test_where_there_is_no_room_a_replacement_waits_for_it_or_for_the_end(
     envs = VectorEnv(Tells, 1, max_crash_rate=1, **quiet)
     envs.reset()
     kill(pids(envs)[0])
-    assert refused.acquire(timeout=30)
-    assert refused.acquire(timeout=30)
+    assert refused.acquire(timeout=40)
+    assert refused.acquire(timeout=40)
     room.set()
     assert envs.step([0])[3].all()
     envs.step([0])
@@ -288,7 +288,7 @@ def test_where_there_is_no_room_a_replacement_waits_for_it_or_for_the_end(
     kill(pids(envs)[0])
     while refused.acquire(blocking=False):
         pass
-    assert refused.acquire(timeout=30)
+    assert refused.acquire(timeout=40)
     envs.close()
 
 
@@ -733,7 +733,7 @@ def test_an_interrupted_script_ends_within_seconds_and_leaves_nothing(
     assert running.stdout.readline() == "ready\n"
     began = time.monotonic()
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=30)
+    _, said = running.communicate(timeout=40)
     assert time.monotonic() - began < 20
     assert said.rstrip().endswith("KeyboardInterrupt")
 

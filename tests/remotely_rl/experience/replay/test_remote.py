@@ -25,7 +25,7 @@ def test_a_replay_in_an_actor_draws_what_one_here_draws(cluster: str, as_tree: b
         trajectory = world.play(20)
         here.append(trajectory)
         shard.append(trajectory)
-        mine, theirs = here.draw(64), shard.draw.submit(64).result(timeout=30)
+        mine, theirs = here.draw(64), shard.draw.submit(64).result(timeout=40)
         for ours, others in zip(
             trees.leaves(tuple(mine)), trees.leaves(tuple(theirs)), strict=True
         ):
