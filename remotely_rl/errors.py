@@ -7,26 +7,34 @@ from collections.abc import Iterable
 class TrainingError(Exception):
     """Training cannot continue as asked.
 
-    The message says what was asked, what was found and what would work; the command line prints
-    it without a traceback and exits with status 2.
+    Whose fault: the settings', the model's or the environment's.
+    What to do: what the message says: what was asked, what was found and what would work.
+
+    The command line prints it without a traceback and exits with status 2.
     """
 
 
 class LearnerLost(TrainingError):
     """The learner's parameters are lost: they became NaN, or the GPU failed.
 
-    The last checkpoint is kept as it is: resume from it.
+    Whose fault: a learning rate that is too high, rewards without bounds, or the machine.
+    What to do: resume from the last checkpoint, which is kept as it is, with other settings.
     """
 
 
 class SyncError(TrainingError):
-    """A rule of synchronisation, or what was pushed to one, is not as it must be."""
+    """A rule of synchronisation, or what was pushed to one, is not as it must be.
+
+    Whose fault: the settings' of the rule, or the client's that pushed.
+    What to do: what the message says; `remotely-rl rules` lists the settings.
+    """
 
 
 class ReplayError(TrainingError):
     """What was asked of a replay does not fit it, or what it was loaded from cannot be used.
 
-    The replay is as it was before the call.
+    Whose fault: the settings', or the folder's.
+    What to do: what the message says; the replay is as it was before the call.
     """
 
 

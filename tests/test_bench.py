@@ -20,7 +20,9 @@ from tools.bench_replay import systems as systems_replay
 from tools.bench_rl import gpu, pace
 from tools.bench_rl import systems as systems_rl
 from tools.bench_rl.window import Window
+from tools.bench_vector import systems as systems_vector
 
+SECTIONS = [one.SECTION for one in (systems, systems_rl, systems_replay, systems_vector, gpu)]
 BENCHES = (systems.BENCH, systems_rl.BENCH, systems_replay.BENCH, gpu.BENCH)
 TITLES = {"ours": "remotely", "bare": "bare pyzmq", "ray": "Ray"}
 BARE = Term("bare", "bare pyzmq")
@@ -199,9 +201,6 @@ def test_the_table_has_a_line_for_each_bar() -> None:
         ["a start", "<= 400 ms", "500 ms", "", "NO", ""],
         ["an end", "", table.MISSING, "", "", ""],
     ]  # fmt: skip
-    head, lines = table.measured(rows, figures, TITLES)
-    assert head == ["", "remotely", "bare pyzmq"]
-    assert lines == [["a call", "200 us (100-300)", "150 us (100-200)"]]
 
 
 def test_the_columns_of_the_table_are_straight() -> None:
@@ -211,14 +210,12 @@ def test_the_columns_of_the_table_are_straight() -> None:
     assert head.index("reached") == long.index("yes")
 
 
-def test_the_page_has_a_place_for_each_table_and_keeps_the_rest() -> None:
-    text = page.PAGE.read_text()
-    once = page.filled(text, {"date": "today"}, measured(ours={"call_s": [1e-4]}))
-    assert "| date | today |" in once
-    assert "| blocking call, ipc | <= 1.3 x bare pyzmq | 100 us |" in once
-    assert page.filled(once, {"date": "today"}, measured(ours={"call_s": [1e-4]})) == once
-    without_tables = [line for line in once.splitlines() if not line.startswith("|")]
-    assert without_tables == [line for line in text.splitlines() if not line.startswith("|")]
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+def test_the_page_of_a_benchmark_has_one_place_for_it(section: page.Section) -> None:
+    begins, ends = section.marks
+    text = section.path.read_text()
+    assert (text.count(begins), text.count(ends)) == (1, 1)
+    assert text.index(begins) < text.index(ends)
 
 
 def test_the_section_of_the_page_is_filled_again_and_again_and_the_rest_is_kept() -> None:
@@ -227,7 +224,6 @@ def test_the_section_of_the_page_is_filled_again_and_again_and_the_rest_is_kept(
     once = systems_rl.SECTION.filled(text, {"date": "today"}, figures)
     assert "| date | today |" in once
     assert "| >= 2 x Stable-Baselines3 |  | 3.00 x | yes |" in once
-    assert "| RLlib |" not in once  # it has measured nothing
     assert systems_rl.SECTION.filled(once, {"date": "today"}, figures) == once
     begins, ends = systems_rl.SECTION.marks
     assert once.partition(begins)[0] == text.partition(begins)[0]
@@ -237,7 +233,7 @@ def test_the_section_of_the_page_is_filled_again_and_again_and_the_rest_is_kept(
 def test_the_page_has_all_that_a_gpu_is_to_show_and_a_run_there_fills_it() -> None:
     text = gpu.SECTION.path.read_text()
     for row in gpu.ROWS:
-        assert f"| {row.title} | {table.said(row, row.bars[0]) if row.bars else ''} |" in text
+        assert not row.bars or f"| {row.title} | {table.said(row, row.bars[0])} |" in text
     figures = measured(
         ours={"alternating_84_per_s": [21.0, 30.0, 28.0]}, plain={"plain_84_ppo_per_s": [20.0] * 3}
     )
@@ -351,8 +347,8 @@ def test_a_part_that_hangs_or_dies_costs_itself_alone_and_the_file_is_whole_afte
     monkeypatch.setattr(Figures, "add", kept_by_now)
     command = ["bench", "--minutes", "2", "--device", "cpu", "--json", str(file)]
     monkeypatch.setattr(sys, "argv", command)
-    page_of = program.Page(tmp_path / "page", lambda *_: "")
-    assert program.main(bench, None, page_of) == 1  # ours has failed
+    section = page.Section(bench, tmp_path / "page", "", "")
+    assert program.main(section, None) == 1  # ours has failed
     assert kept == [0, 2, 4]  # a figure and why there are no more, of each before
     monkeypatch.undo()
     figures = Figures.from_json(json.loads(file.read_text())["figures"])

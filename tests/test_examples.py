@@ -24,7 +24,7 @@ def run(script: Path, local: bool) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -96,38 +96,6 @@ def test_what_the_readme_shows_of_remote_classes_runs_as_it_stands_on_two_cores(
     script = tmp_path / "readme.py"
     script.write_text(pinned + "\n".join(shown), encoding="utf-8")
     assert run(script, local).startswith("11\n16 16\n")
-
-
-@pytest.mark.parametrize(
-    ("page", "said"),
-    [
-        ("actors", ["1"]),
-        ("handles", ["11", "16 16", "[1, 1, 1, 1]"]),
-        ("pools", ["9"]),
-        ("code", ["42"]),
-        ("coming_from", ["1", "3"]),
-        ("reliability", ["3 True"]),
-    ],
-)
-def test_a_page_begins_with_code_that_runs(page: str, said: list[str], tmp_path: Path) -> None:
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    first = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert first is not None
-    script = tmp_path / "page.py"
-    script.write_text(first[1], encoding="utf-8")
-    assert run(script, local=False).splitlines() == said
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_page_of_several_agents_begins_with_code_that_runs(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "several_agents.md").read_text(encoding="utf-8")
-    first = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert first is not None
-    done = subprocess.run(
-        [sys.executable, "-c", first[1]], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow

@@ -1,17 +1,24 @@
 """The wheel: what is in it, and that it works where the repository is not."""
 
+import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.clusters import free_port
 from tools import release
 
+ROOT = Path(__file__).resolve().parent.parent
+LARGEST = 1 << 20  # bytes of the wheel; docs/compatibility.md says what takes them
+RUNS = {".py", ".typed", ".html", ".css", ".js", ".svg", ".LICENSE"}  # all that is not metadata
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
 SCRIPT = """
 import remotely
@@ -24,6 +31,29 @@ class Counter:
 print(Counter().add(1), remotely.__file__)
 """
 
+# The folders in which a Python finds packages, if it has what the wheel needs.
+NEEDED = (
+    "import sys, zmq; print(*(path for path in sys.path if path.endswith('-packages')), sep='\\n')"
+)
+
+# Behind README's first example, for type checkers: what they are to know, and mistakes.
+CHECKED = """
+from typing import assert_type
+
+assert_type(counter.add(1), int)
+assert_type(future, remotely.Future[int])
+assert_type([done.result() for done in remotely.as_completed([future])], list[int])
+assert_type(remotely.get_actor("counter", Counter), Counter)
+counter.add("x")  # wrong
+counter.add.submit(1, 2)  # wrong
+counter.add.sumbit(1)  # wrong
+future.result().append(1)  # wrong
+"""
+CHECKERS = {
+    "mypy": ["--strict", "--config-file=", "--python-executable"],
+    "basedpyright": ["--level", "error", "--pythonpath"],
+}
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -33,23 +63,47 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def installed(wheel: Path, tmp_path: Path) -> Path:
-    """A folder with what the wheel has; what it needs is of this environment."""
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "site")
-    return tmp_path / "site"
+def install(wheel: Path, folder: Path, python: str = sys.executable) -> Path:
+    """Have pip install the wheel into a new environment; what it needs is that of a Python.
+
+    Returns the folder of its commands.  Skips the test if that Python, or what is needed, is not
+    here.
+    """
+    needed = subprocess.run(
+        [shutil.which(python) or "false", "-c", NEEDED], capture_output=True, text=True, check=False
+    )
+    if needed.returncode:
+        pytest.skip(f"there is no {python} here with what the wheel needs")
+    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "needed.pth").write_text(needed.stdout)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install"]
+    options = ["-qq", "--no-index", "--no-deps", "--ignore-installed"]
+    subprocess.run([*pip, *options, wheel], check=True)
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment of this Python."""
+    return install(wheel, tmp_path_factory.mktemp("environment") / "venv")
 
 
 def run(
-    site: Path, *command: str, python: str = sys.executable
+    commands: Path, folder: Path, *command: str, **variables: str
 ) -> "subprocess.CompletedProcess[str]":
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("REMOTELY", "PYTEST"))}
-    environment = {**kept, "PYTHONPATH": str(site), "REMOTELY_HOME": str(site.parent / "home")}
+    """Run a command of an environment in a folder, as somebody who has nothing else of ours."""
+    ours = ("REMOTELY", "PYTEST", "PYTHONPATH")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return subprocess.run(
-        [python, *command], cwd=site.parent, env=environment,
-        capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+        [commands / command[0], *command[1:]],
+        cwd=folder,
+        env={**kept, "REMOTELY_HOME": str(folder / "home"), **variables},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
 
 
 def test_the_wheel_has_the_two_packages_and_no_more(wheel: Path) -> None:
@@ -58,8 +112,27 @@ def test_the_wheel_has_the_two_packages_and_no_more(wheel: Path) -> None:
     assert {name.split("/")[0].partition("-")[0] for name in names} == {
         "remotely", "remotely_rl", "remotely_actors",
     }  # fmt: skip
+    assert {Path(name).suffix for name in names if ".dist-info/" not in name} == RUNS
     assert {"remotely/py.typed", "remotely_rl/py.typed"} <= set(names)
     assert wheel.name.endswith("-py3-none-any.whl")
+    assert wheel.stat().st_size < LARGEST
+
+
+def test_the_wheel_says_what_is_vendored_as_it_was_published(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (bill,) = (name for name in archive.namelist() if ".dist-info/sboms/" in name)
+        vendored = json.loads(archive.read(bill))["components"]
+        for library in vendored:
+            for file in library["components"]:
+                content = archive.read(f"remotely_rl/dashboard/static/{file['name']}")
+                assert file["hashes"][0]["content"] == hashlib.sha256(content).hexdigest()
+                if file["name"].endswith(".js"):
+                    assert f"(v{library['version']})" in content.decode().partition("\n")[0]
+        listed = {file["name"] for library in vendored for file in library["components"]}
+        foreign = {
+            name for name in archive.namelist() if ".min." in name or name.endswith(".LICENSE")
+        }
+    assert listed == {Path(name).name for name in foreign}
 
 
 def test_two_builds_are_equal(wheel: Path, tmp_path: Path) -> None:
@@ -67,38 +140,62 @@ def test_two_builds_are_equal(wheel: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_a_class_runs_remotely_from_the_wheel(installed: Path, python: str) -> None:
-    if python == f"python{sys.version_info.major}.{sys.version_info.minor}":
-        python = sys.executable
-    elif not shutil.which(python) or run(installed, "-c", "import zmq", python=python).returncode:
-        pytest.skip(f"there is no {python} here with what the wheel needs")
-    (installed.parent / "script.py").write_text(SCRIPT)
-    done = run(installed, "script.py", python=python)
-    assert done.stdout == f"2 {installed}/remotely/__init__.py\n", done.stderr
+def test_a_call_runs_on_a_cluster_that_was_started_from_the_wheel(
+    wheel: Path, tmp_path: Path, python: str
+) -> None:
+    is_this = python == f"python{sys.version_info.major}.{sys.version_info.minor}"
+    commands = install(wheel, tmp_path / "venv", sys.executable if is_this else python)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    port = str(free_port())
+    started = run(commands, tmp_path, "remotely", "start", "--port", port, "--cpus", "1")
+    assert started.returncode == 0, started.stderr
+    try:
+        at = {"REMOTELY_ADDRESS": f"127.0.0.1:{port}"}
+        done = run(commands, tmp_path, "python", "script.py", **at)
+    finally:
+        stopped = run(commands, tmp_path, "remotely", "stop", "--port", port)
+    assert re.fullmatch(rf"2 {tmp_path}/venv/\S+\n", done.stdout), done.stderr
+    assert stopped.returncode == 0, stopped.stderr
 
 
-@pytest.mark.slow
-def test_an_agent_trains_from_the_wheel(installed: Path) -> None:
-    done = run(
-        installed, "-m", "remotely_rl.cli", "train", "ppo", "--env", "CartPole-v1",
-        "--total-steps", "20000", "--actors", "1",
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_type_checkers_find_the_mistakes_in_a_users_script_and_no_others(
+    installed: Path, tmp_path: Path, checker: str
+) -> None:
+    pytest.importorskip(checker)
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    script = page.partition("```python\n")[2].partition("```")[0] + CHECKED
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "-m", checker, *CHECKERS[checker], installed / "python", "script.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
+    found = {int(line) for line in re.findall(r"script\.py:(\d+):.*error", done.stdout)}
+    lines = script.splitlines()
+    assert [lines[n - 1] for n in sorted(found)] == [x for x in lines if x.endswith("# wrong")]
+
+
+@pytest.mark.skipif(not find_spec("torch"), reason="there is no torch here")
+def test_an_agent_trains_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    for_ten_seconds = ("--env", "CartPole-v1", "--minutes", "0.17", "--actors", "1")
+    done = run(installed, tmp_path, "remotely-rl", "train", "ppo", *for_ten_seconds)
     assert done.returncode == 0, done.stderr
     assert re.search(r"the run is in runs/ppo-CartPole-v1-\d+", done.stdout)
 
 
 @pytest.mark.parametrize("package", ["torch", "gymnasium"])
-def test_training_without_its_extra_says_what_to_install(installed: Path, package: str) -> None:
-    without = (
-        f"import sys; sys.modules[{package!r}] = None; sys.argv = ['remotely-rl', *sys.argv[1:]]"
-    )
-    main = "from remotely_rl.cli import main; main()"
-    done = run(installed, "-c", f"{without}; {main}", "train", "ppo", "--env", "CartPole-v1")
+def test_training_without_its_extra_says_what_to_install(
+    installed: Path, tmp_path: Path, package: str
+) -> None:
+    if package != "torch" and not find_spec("torch"):
+        pytest.skip("torch is not here either, and is named first")
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError(name={package!r})")
+    at = {"PYTHONPATH": str(tmp_path)}
+    done = run(installed, tmp_path, "remotely-rl", "train", "ppo", "--env", "CartPole-v1", **at)
     assert done.returncode == 1
     assert f"remotely_rl needs {package}, which is not installed: pip install" in done.stderr
     assert "Traceback" not in done.stderr
-    name = "import remotely_rl; remotely_rl.ppo"
-    done = run(installed, "-c", f"import sys; sys.modules[{package!r}] = None; {name}")
+    done = run(installed, tmp_path, "python", "-c", "import remotely_rl; remotely_rl.ppo")
     assert "pip install 'remotely-actors[rl]'" in done.stderr.splitlines()[-1]
 
 

@@ -164,30 +164,18 @@ def run(algorithm: str, env: str, seed: int) -> Finish | None:
 
 
 def table(finishes: list[Finish]) -> str:
-    """Medians and ranges over the seeds, in Markdown."""
-    rows = []
-    for env, (target, _) in TASKS.items():
-        for algorithm in ALGORITHMS:
+    """Medians of steps and minutes over the seeds, and how many reached it, in Markdown."""
+    cells = {}
+    for algorithm in ALGORITHMS:
+        for env, (target, _) in TASKS.items():
             of_both = [one for one in finishes if (one.env, one.algorithm) == (env, algorithm)]
             if of_both:
-                minutes = [one.minutes for one in of_both]
-                rows.append([
-                    f"{env} {target:g}",
-                    algorithm,
-                    f"{sum(one.reached for one in of_both)} of {len(of_both)}",
-                    f"{statistics.median(minutes):.2f} ({min(minutes):.2f}-{max(minutes):.2f})",
-                    f"{statistics.median(one.steps for one in of_both):,.0f}",
-                    f"{min(one.best for one in of_both):.0f}",
-                ])  # fmt: skip
-    head = [
-        "to reach",
-        "template",
-        "seeds",
-        "minutes: median (range)",
-        "steps",
-        "worst of the best",
-    ]
-    return tables.table(head, rows)
+                cells[f"`{algorithm}`", f"{env}, {target:g}"] = (
+                    f"{statistics.median(one.steps for one in of_both) / 1000:,.0f}k, "
+                    f"{statistics.median(one.minutes for one in of_both):.2f} min, "
+                    f"{sum(one.reached for one in of_both)} of {len(of_both)}"
+                )
+    return tables.pivoted(cells)
 
 
 if __name__ == "__main__":

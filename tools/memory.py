@@ -28,23 +28,20 @@ def run(algorithm: str, env: str, seed: int) -> Finish:
 
 
 def table(finishes: list[Finish]) -> str:
-    """Medians and ranges over the seeds, in Markdown."""
-    rows = []
+    """Medians of steps over the seeds, their range, and how many reached it, in Markdown."""
+    cells = {}
     for kind, target in memory_toys.TARGETS.items():
         for algorithm in memory_toys.TEMPLATES:
             seeds = [
                 one for one in finishes if (one.env, one.algorithm) == (kind.__name__, algorithm)
             ]
             if seeds:
-                steps = [one.steps for one in seeds]
-                rows.append([
-                    f"{kind.__name__} {target:g}",
-                    algorithm,
-                    f"{sum(one.reached for one in seeds)} of {len(seeds)}",
-                    f"{statistics.median(steps):,.0f}",
-                    f"{min(steps):,}-{max(steps):,}",
-                ])  # fmt: skip
-    return tables.table(["to reach", "template", "seeds", "steps: median", "range"], rows)
+                steps = [one.steps / 1000 for one in seeds]
+                cells[f"{kind.__name__}, {target:g}", f"`{algorithm}`"] = (
+                    f"{statistics.median(steps):,.0f}k ({min(steps):,.0f}-{max(steps):,.0f}), "
+                    f"{sum(one.reached for one in seeds)} of {len(seeds)}"
+                )
+    return tables.pivoted(cells)
 
 
 if __name__ == "__main__":

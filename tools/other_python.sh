@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
-# Runs the tests of `remotely` on the Python of another Debian, made beside this system.
+# Runs the tests of `remotely` and of the wheel on the Python of another Debian, made beside this
+# system.
 #
 #   tools/other_python.sh trixie                                  Python 3.13
-#   tools/other_python.sh sid -n 2 tests/remotely/api -k partial  the newest; words for pytest
+#   tools/other_python.sh sid -n 2 tests/remotely/api -k partial  3.14; words for pytest
 #   WITH=--components=main,universe tools/other_python.sh noble   3.12, of Ubuntu
+#   RL=1 tools/other_python.sh trixie                             and of `remotely_rl`
+#
+# With RL, torch is the one of that Debian, by which other versions of it are tried too: trixie has
+# 2.6, sid 2.14.
 #
 # It needs root, and a debootstrap that knows the suite.  The first run takes some minutes; remove
-# /var/tmp/other-python/SUITE to begin anew.  torch is not installed, because `remotely` needs none.
+# /var/tmp/other-python/SUITE to begin anew.
 set -euo pipefail
 suite=${1:?which suite, trixie or sid}
 shift
-[ $# -gt 0 ] || set -- -n 4 tests/remotely
+[ $# -gt 0 ] || set -- -n 4 tests/test_wheel.py tests/remotely ${RL:+tests/remotely_rl}
 root=/var/tmp/other-python/$suite
 if [ ! -f "$root/made" ]; then
   rm -rf "$root"
@@ -37,12 +42,17 @@ unshare --mount --pid --fork --kill-child bash -euc '
   exit' -- "$root" '
   cd /src
   git init --quiet && git add --all  # tests ask git for the files
-  if ! cmp --quiet pyproject.toml /venv/made; then
-    python3 -m venv --clear /venv
-    /venv/bin/pip install --quiet --disable-pip-version-check --editable . \
-      pytest pytest-timeout pytest-xdist hypothesis scikit-learn import-linter pyyaml
-    cp pyproject.toml /venv/made
+  venv=/venv${RL:+-rl}
+  if ! cmp --quiet pyproject.toml $venv/made; then
+    if [ ${RL-} ]; then
+      apt-get -qq -o Acquire::Check-Valid-Until=false update  # a mirror of sid may be behind
+      DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends python3-torch
+    fi
+    python3 -m venv --clear ${RL:+--system-site-packages} $venv
+    $venv/bin/pip install --quiet --disable-pip-version-check --editable .[dashboard${RL:+,rl,dev}] hatchling \
+      pytest pytest-timeout pytest-xdist hypothesis scikit-learn import-linter pyyaml httpx2
+    cp pyproject.toml $venv/made
   fi
-  export PATH=/venv/bin:$PATH
+  export PATH=$venv/bin:$PATH
   python --version
   python -m pytest "$@"' -- "$@"

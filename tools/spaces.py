@@ -1,7 +1,7 @@
 """Every template in every kind of space: does it learn, and when?
 
     python -m tools.spaces                         # all, with and without an LSTM: ten minutes
-    python -m tools.spaces --only ppo a2c --write  # and fill docs/environments.md
+    python -m tools.spaces --only ppo a2c --write  # and fill docs/results.md
 
 The runs are those of tests/remotely_rl/test_spaces.py, seed 1.  A run is added to
 runs/spaces.jsonl, and what is there is not run again.
@@ -74,5 +74,5 @@ def table(finishes: list[Finish]) -> str:
 if __name__ == "__main__":
     os.environ["REMOTELY_LOCAL"] = "1"
     known = [named(name, units) for units in (0, LSTM) for name in ALGORITHMS]
-    page = ROOT / "docs" / "environments.md"
+    page = ROOT / "docs" / "results.md"
     runs.command("spaces", __doc__, page, known, [*KINDS], (1,), run, table)

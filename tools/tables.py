@@ -1,9 +1,9 @@
 """The generated tables in docs/.
 
-Those of coming_from.md, design.md, environments.md, launch.md and reliability.md come from the code
-that they describe, and from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds
-to that file; of results.md, from the presets and from docs/published.jsonl.  The index of
-decisions/ comes from the headings of its files.
+They come from the code that they describe (errors.md from the docstrings of the errors); those of
+reliability.md also from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds to
+that file; of results.md, from the presets and from docs/published.jsonl.  The index of decisions/
+comes from the headings of its files.
 
 python tools/tables.py           # rewrite them
 python tools/tables.py --check   # exit 1 if they are not what the code says
@@ -15,8 +15,11 @@ import re
 import sys
 import tomllib
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 
+import remotely
+import remotely_rl.errors
 from remotely import other_names as names
 from remotely.client.client import Client
 from remotely.engine import PROMISED, Options
@@ -24,9 +27,7 @@ from remotely.engines.in_process import InProcess
 from remotely.engines.ray import PROMISES as ON_RAY
 from remotely.master import actors
 from remotely.ops.launchers import LAUNCHERS
-from remotely.protocol import control, wire
 from remotely.protocol.lease import TIMES
-from remotely.testing import faults
 from remotely_rl import other_names
 from remotely_rl.config import presets
 from remotely_rl.runs import hooks
@@ -41,6 +42,16 @@ DOCS = Path(__file__).parent.parent / "docs"
 def table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def pivoted(cells: Mapping[tuple[str, str], str]) -> str:
+    """Return a table of cells by their line and their column."""
+    columns = list(dict.fromkeys(column for _, column in cells))
+    lines = [
+        [line, *(cells.get((line, column), "") for column in columns)]
+        for line in dict.fromkeys(line for line, _ in cells)
+    ]
+    return table(["", *columns], lines)
 
 
 def packages(root: str) -> typing.Callable[[], str]:
@@ -90,45 +101,13 @@ def promises() -> str:
     )
 
 
-def calls() -> str:
-    rows = [[kind.name, rule.sender, rule.means] for kind, rule in wire.SHAPES.items()]
-    return table(["message", "sent by", "means"], rows)
-
-
-def messages() -> str:
-    unions = {
-        "client to master": control.ToMaster["client"],
-        "master to client": control.FromMaster["client"],
-        "viewer to master": control.ToMaster["viewer"],
-        "master to viewer": control.FromMaster["viewer"],
-        "worker to master": control.ToMaster["worker"],
-        "master to worker": control.FromMaster["worker"],
-        "worker to zygote": control.ToZygote,
-        "zygote to worker": control.FromZygote,
-        "worker to actor": control.ToActor,
-        "actor to worker": control.FromActor,
-        "client to actor (PREPARE)": control.FromClient,
-        "client to store": control.ToStore["client"],
-        "store to client": control.FromStore["client"],
-        "worker to store": control.ToStore["worker"],
-        "store to worker": control.FromStore["worker"],
-        "actor to store": control.ToStore["actor"],
-        "store to actor": control.FromStore["actor"],
-    }
-    rows = []
-    for way, union in unions.items():
-        members = typing.get_args(union) or (union,)
-        rows.append([way, ", ".join(f"`{member.__name__}`" for member in members)])
-    return table(["way", "messages"], rows)
-
-
 def times() -> str:
     rows = [[f"`{time.name}`", f"{time.seconds:g} s", time.reason] for time in TIMES]
     return table(["name", "", "reason"], rows)
 
 
 def options() -> str:
-    lines = re.findall(r"^    (\w+) {2,}(.+)$", Options.__doc__ or "", re.MULTILINE)
+    lines = re.findall(r"^    (\w+) +(.+)$", Options.__doc__ or "", re.MULTILINE)
     defaults = dict(zip(Options.__struct_fields__, Options.__struct_defaults__, strict=True))
     rows = [[f"`{name}`", f"`{_shown(defaults[name])}`", means] for name, means in lines]
     return table(["option", "default", "means"], rows)
@@ -136,14 +115,6 @@ def options() -> str:
 
 def _shown(default: object) -> str:
     return "{}" if type(default).__name__ == "Factory" else repr(default)
-
-
-def points() -> str:
-    rows = [
-        [f"`{point.name}`", point.where, "die, stop, delay" + ", lose" * point.may_lose]
-        for point in faults.POINTS
-    ]
-    return table(["point", "where", "can"], rows)
 
 
 def launchers() -> str:
@@ -206,7 +177,7 @@ def seats() -> str:
 
 
 def figures() -> str:
-    """Return what each trial found, with what it saw if it was run once."""
+    """Return what each trial found, with what it saw if it was run once; and what was broken."""
     with (DOCS / "chaos.jsonl").open() as file:
         lines = [json.loads(line) for line in file]
     trials = {
@@ -216,13 +187,14 @@ def figures() -> str:
         [
             trial,
             f"{sum(one['n'] for one in runs):,}",
-            f"{sum(one['seconds'] for one in runs) / 60:.1f} min",
             _COUNTS.sub("", runs[0]["told"]) if len(runs) == 1 else "",
-            str(sum(len(one["wrong"]) for one in runs)),
         ]
         for trial, runs in trials.items()
     ]
-    return table(["what", "n", "took", "seen", "promises broken"], rows)
+    broken = sum(len(line["wrong"]) for line in lines)
+    hours = sum(line["seconds"] for line in lines) / 3600
+    told = f"Promises broken in {len(trials)} trials and {hours:.1f} hours: {broken}."
+    return f"{told}\n\n{table(['what', 'n', 'seen'], rows)}"
 
 
 def decisions() -> str:
@@ -254,6 +226,39 @@ def presets_beside_published() -> str:
     return table(head, rows)
 
 
+def errors() -> str:
+    """Return each public error: what it means, whose fault it is, and what to do."""
+    public = [getattr(remotely, name) for name in remotely.__all__]
+    rows = [
+        [*_head_of(error), *_advice_of(error)]
+        for error in [*public, *vars(remotely_rl.errors).values()]
+        if isinstance(error, type) and issubclass(error, Exception)
+    ]
+    return table(["error", "means", "whose fault", "what to do"], rows)
+
+
+def _head_of(error: type[Exception]) -> list[str]:
+    """Return an error's name, with the errors of Python that it is too, and what it means."""
+    also = [base.__name__ for base in error.__bases__ if base.__module__ == "builtins"]
+    kind = "".join(f", a `{name}`" for name in also if name != "Exception")
+    means = _paragraphs(error)[0].replace("`still_running`:", "`still_running` is")
+    return [f"`{error.__name__}`{kind}", means]
+
+
+def _advice_of(error: type[Exception]) -> list[str]:
+    """Return whose fault an error is and what to do, of which its docstring has a paragraph."""
+    (found,) = [
+        match
+        for paragraph in _paragraphs(error)
+        if (match := re.fullmatch(r"Whose fault: (.+)\. What to do: (.+)\.", paragraph))
+    ]
+    return [*found.groups()]
+
+
+def _paragraphs(error: type[Exception]) -> list[str]:
+    return [" ".join(one.split()) for one in (error.__doc__ or "").split("\n\n")]
+
+
 def coefficients() -> str:
     return ", ".join(f"`{name}`" for name in sorted(hooks.COEFFICIENTS)) + "."
 
@@ -262,12 +267,11 @@ PAGES = {
     "design.md": {
         "remotely": packages("remotely"),
         "remotely_rl": packages("remotely_rl"),
-        "calls": calls,
-        "messages": messages,
         "lives": lives,
-        "options": options,
+        "seats": seats,
     },
-    "environments.md": {"seats": seats},
+    "guide.md": {"options": options},
+    "errors.md": {"errors": errors},
     "hooks.md": {"coefficients": coefficients},
     "launch.md": {"launchers": launchers, "promises": promises},
     "coming_from.md": {
@@ -275,7 +279,7 @@ PAGES = {
         **{library: rows_of(library) for library in names.TABLES},
     },
     "results.md": {"presets": presets_beside_published},
-    "reliability.md": {"times": times, "faults": points, "figures": figures},
+    "reliability.md": {"times": times, "figures": figures},
     "decisions/README.md": {"decisions": decisions},
 }
 

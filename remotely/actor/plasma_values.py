@@ -11,8 +11,7 @@ from remotely.actor.servant import Does, RoutedReply
 from remotely.engines.ray.actor import end_error
 from remotely.engines.ray.host import LOST, NOT_RUN, Entries, received, writable
 from remotely.errors import ActorDied, NotPicklable
-from remotely.futures.stream import StreamToken
-from remotely.objects.placeholders import CancelledPlaceholder, SelfPlaceholder
+from remotely.futures.future import CancelledPlaceholder, SelfPlaceholder, StreamToken
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind, Message
 from remotely.values import codec, in_transit, raised_error, references

@@ -27,15 +27,10 @@ from typing import Any, NamedTuple, Protocol
 from remotely.actor.preparation import Preparation
 from remotely.api.current_actor import heading
 from remotely.errors import RemotelyError
-from remotely.futures.stream import StreamToken
+from remotely.futures.future import CancelledPlaceholder, SelfPlaceholder, StreamToken
 from remotely.objects.batching import Arguments, Batching, batched_methods
 from remotely.objects.introspection import async_methods, has_async_streams, unknown_name
-from remotely.objects.placeholders import (
-    CancelledPlaceholder,
-    RoutinePlaceholder,
-    SelfPlaceholder,
-    stays,
-)
+from remotely.objects.placeholders import RoutinePlaceholder, stays
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind, Message
 from remotely.transport.activity import OneByOne, Several

@@ -26,7 +26,7 @@ from remotely.objects.placeholders import RoutinePlaceholder
 from remotely.objects.special import defines, special_methods
 from remotely.other_names import is_hint, no_such_name, static_member
 from remotely.protocol.lease import DRAIN_S
-from remotely.values import references
+from remotely.values import codec
 
 DIR_S = 1.0  # a busy actor must not hold up a user who presses the tab key
 TAKE_BACK_S = 0.5  # for all calls that are late
@@ -93,7 +93,7 @@ class Handle:
     def __reduce__(self) -> tuple[Any, ...]:
         remote = remote_of(self)
         cls, wait, cluster = self._remotely_class, self._remotely_wait, remote.engine.cluster
-        if (noting := references.local.notes) is not None:
+        if (noting := codec.noting.get()) is not None:
             noting.keep(remote)
         return _unpickle, (cls, remote.actor, remote.name, wait, cluster, remote.sent)
 

@@ -10,6 +10,7 @@ Refused: a metaclass, which would have to be combined with the user's own, and `
 existing class cannot be changed.  Refused: to rebuild the class, which would break `super()`.
 """
 
+import contextlib
 import inspect
 import re
 import typing
@@ -19,11 +20,11 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import msgspec
 
 from remotely import arguments
+from remotely.api import connection
 from remotely.api.group import Group
-from remotely.api.handle import Handle, remote_of
-from remotely.api.verbs import make
+from remotely.api.handle import Handle, handle_of, remote_of
 from remotely.arguments import did_you_mean
-from remotely.engine import Options
+from remotely.engine import Engine, Options
 from remotely.objects import construct
 from remotely.other_names import add_hints
 from remotely.protocol.resources import parse_memory, parse_others
@@ -73,7 +74,7 @@ class Placeable(Generic[P, T]):
         self.options = options
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        return make(self.cls, args, kwargs, self.options, 1)[0]  # type: ignore[arg-type, no-any-return]
+        return make_on(connection.current(), self.cls, args, kwargs, self.options, 1)[0]  # type: ignore[no-any-return]
 
 
 def options(cls: Callable[P, T], /, **changes: Any) -> Placeable[P, T]:
@@ -98,7 +99,8 @@ def group(cls: Callable[P, T], count: int, /, *args: P.args, **kwargs: P.kwargs)
     arguments.whole_number("count", count, 1)
     if placeable.options.get_if_exists:
         raise ValueError("get_if_exists=True is for one actor: a name belongs to one")
-    return Group(make(placeable.cls, args, kwargs, placeable.options, count))  # type: ignore[arg-type]
+    engine = connection.current()
+    return Group(make_on(engine, placeable.cls, args, kwargs, placeable.options, count))
 
 
 def as_placeable(cls: Callable[P, T]) -> Placeable[P, T]:
@@ -216,7 +218,38 @@ def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
             f"{cls.__name__} has a __new__ of its own, which would run here: decorate it too, "
             "with @remotely.remote_class"
         )
-    return make(cls, args, kwargs, cls.__remotely__, 1)[0]  # type: ignore[attr-defined]
+    return make_on(connection.current(), cls, args, kwargs, cls.__remotely__, 1)[0]  # type: ignore[attr-defined]
+
+
+def make_on(
+    engine: Engine,
+    cls: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Options,
+    count: int,
+) -> list[Any]:
+    """Place `count` objects and return their handles."""
+    _refuse_options(cls, kwargs)
+    remotes = engine.place(cls, args, kwargs, options, count)
+    return [handle_of(cls, remote, options.wait) for remote in remotes]
+
+
+def _refuse_options(cls: type, kwargs: dict[str, Any]) -> None:
+    """Refuse options where the constructor's arguments belong, unless it has such arguments."""
+    for name in kwargs.keys() & set(Options.__struct_fields__):
+        with contextlib.suppress(ValueError):  # a builtin's constructor has no signature
+            constructor = construct.constructor_of(cls) or (lambda: None)
+            # As it is, and not what it wraps: a decorator may take an argument of its own.
+            parameters = arguments.signature_of(
+                constructor, follow_wrapped=False
+            ).parameters.values()
+            if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters):
+                with_it = f"remotely.options({cls.__name__}, {name}={kwargs[name]!r})"
+                raise TypeError(
+                    f"{cls.__name__}() takes no {name!r}, which is an option of its actors: write "
+                    f"{with_it}(...), or remotely.group({with_it}, ...)"
+                )
 
 
 class _Signature:

@@ -1,6 +1,5 @@
 """The verbs of the toolkit, which are functions: all names on a handle belong to the user."""
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar, overload
@@ -13,50 +12,11 @@ from remotely.arguments import suggests
 from remotely.engine import Engine, Options, RemoteActor
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
-from remotely.objects import construct
 from remotely.protocol.lease import DRAIN_S
 from remotely.reporting.cluster_status import ActorStatus, ClusterStatus
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-
-def make(
-    cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, count: int
-) -> list[Any]:
-    """Place `count` objects and return their handles."""
-    return make_on(connection.current(), cls, args, kwargs, options, count)
-
-
-def make_on(
-    engine: Engine,
-    cls: type,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    options: Options,
-    count: int,
-) -> list[Any]:
-    """The same on a certain engine, which may not be that of this process any more."""
-    _refuse_options(cls, kwargs)
-    remotes = engine.place(cls, args, kwargs, options, count)
-    return [handle_of(cls, remote, options.wait) for remote in remotes]
-
-
-def _refuse_options(cls: type, kwargs: dict[str, Any]) -> None:
-    """Refuse options where the constructor's arguments belong, unless it has such arguments."""
-    for name in kwargs.keys() & set(Options.__struct_fields__):
-        with contextlib.suppress(ValueError):  # a builtin's constructor has no signature
-            constructor = construct.constructor_of(cls) or (lambda: None)
-            # As it is, and not what it wraps: a decorator may take an argument of its own.
-            parameters = arguments.signature_of(
-                constructor, follow_wrapped=False
-            ).parameters.values()
-            if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters):
-                with_it = f"remotely.options({cls.__name__}, {name}={kwargs[name]!r})"
-                raise TypeError(
-                    f"{cls.__name__}() takes no {name!r}, which is an option of its actors: write "
-                    f"{with_it}(...), or remotely.group({with_it}, ...)"
-                )
 
 
 def submit(method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> CallFuture[T]:
@@ -104,11 +64,26 @@ def actors() -> list[ActorStatus]:
     return status().actors
 
 
-def get_actor(name: str) -> Any:
-    """Return a borrowed handle of the actor with this name.  Raises NameError if there is none."""
+@overload
+def get_actor(name: str) -> Any: ...
+@overload
+def get_actor(name: str, cls: type[T]) -> T: ...
+def get_actor(name: str, cls: type | None = None) -> Any:
+    """Return a borrowed handle of the actor with this name.
+
+    With its class, or a base of that, type checkers know what the handle is.  The actor may have
+    its class from elsewhere: it is compared by its name.
+
+    Raises NameError if there is no such actor, and TypeError if it is of another class.
+    """
     arguments.of_type("name", name, str, "a string")
     remote = connection.current().find(name)
-    return handle_of(class_of(remote), remote, wait=True)
+    found = class_of(remote)
+    if cls is not None and cls.__name__ not in {each.__name__ for each in found.__mro__}:
+        raise TypeError(
+            f"the actor named {name!r} is of the class {found.__name__}, not {cls.__name__}"
+        )
+    return handle_of(found, remote, wait=True)
 
 
 def class_of(remote: RemoteActor) -> type:

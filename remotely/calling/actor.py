@@ -1,8 +1,7 @@
-"""One actor, as its callers in one process share it, on any engine: its name, its lives, and which
-modules of this process each life was sent."""
+"""One actor, as its callers in one process share it, on any engine: its name and its lives."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from remotely.calling.back_pressure import BackPressure
@@ -11,7 +10,6 @@ from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
 from remotely.machine.shield import RLock
 from remotely.values.owned import Owned
-from remotely.values.sources import Batch, library
 
 
 class Names:
@@ -93,24 +91,3 @@ def restart(
             if actor.life == life:
                 actor.settled = True
         wakeup.wake(actor)
-
-
-def whole_sources(actor: RemoteActor, life: int) -> tuple[bytes, int]:
-    """Return all modules, for a new life of an actor, and how many batches they stand for."""
-    batch, stands_for = library.whole()
-    actor.sent = life, frozenset((batch.digest, *stands_for))
-    return batch.content, len(stands_for)
-
-
-def unsent_sources(actor: RemoteActor, life: int, sent: int) -> tuple[Sequence[Batch], int]:
-    """Return the batches that a life of an actor lacks, and how many there are now.
-
-    The first `sent` went over the same connection.  Others may have been sent by other clients, as
-    `actor.sent` tells, which is brought up to date.  If two threads send the same, nothing is
-    harmed.
-    """
-    batches = list(library.batches)
-    there = actor.sent[1] if actor.sent[0] == life else frozenset()
-    lacking = [batch for batch in batches[sent:] if batch.digest not in there]
-    actor.sent = life, there.union(batch.digest for batch in batches)
-    return lacking, len(batches)

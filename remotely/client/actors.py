@@ -26,9 +26,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from remotely.calling.actor import Names, restart, whole_sources
-from remotely.client.bulk_transfer import BulkTransfer, Stores
+from remotely.calling.actor import Names, restart
+from remotely.client.bulk_transfer import BulkTransfer
 from remotely.client.calls import Calls
+from remotely.client.channel import Shared
 from remotely.client.channels import ActorState, Channels
 from remotely.client.end_errors import end_error
 from remotely.client.master_session import MasterSession, Question, heavy_modules
@@ -45,12 +46,12 @@ from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
 from remotely.machine.shield import RLock
 from remotely.protocol import control
-from remotely.protocol.control import Obituary, StoreAddress
+from remotely.protocol.control import Location, Obituary, StoreAddress
 from remotely.protocol.lease import PLACE_S, TERM_S
 from remotely.protocol.resources import Resources, parse_others
 from remotely.protocol.wire import Kind
-from remotely.transport.loop import Loop
-from remotely.values import codec, shipping, sources
+from remotely.values import codec, shipping
+from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.owned import NOTHING, own
 from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue
 from remotely.values.shipping import Shipment
@@ -69,19 +70,17 @@ class Actors:
     def __init__(
         self,
         engine: Engine,
-        loop: Loop,
-        session: MasterSession,
+        shared: Shared,
         channels: Channels,
         calls: Calls,
-        stores: Stores,
         shipment: Shipment,
     ) -> None:
         self._engine = engine
-        self._loop = loop
-        self._session = session
+        self._session = session = shared.session
+        self._loop = session.loop
+        self._stores = shared.stores
         self._channels = channels
         self._calls = calls
-        self._stores = stores
         self._uploads = FileUploads(shipment)
         self._known: weakref.WeakValueDictionary[str, ActorState] = weakref.WeakValueDictionary()
         self._names = Names(f"{session.id[:4]}." if session.inside else "")
@@ -100,7 +99,7 @@ class Actors:
         return found
 
     def find(self, name: str) -> RemoteActor:
-        located = self._session.ask(lambda t: control.Locate(ticket=t, name=name)).result()
+        located = self._session.ask(control.Locate, name=name).result()
         if located.location is None:
             raise NameError(f"there is no actor named {name!r} on this cluster")
         return self.borrow(located.location.actor, name)
@@ -139,8 +138,6 @@ class Actors:
         options: Options,
         count: int,
     ) -> list[RemoteActor]:
-        self._session.check()
-        sources.refuse_while_importing("makes an actor")
         library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
@@ -210,13 +207,8 @@ class Actors:
     def _ask_for_place(self, actor: ActorState, patience_s: float | None = None) -> Question:
         if patience_s is None:
             patience_s = self._session.patience_s
-        return self._session.ask(
-            lambda ticket: control.Place(
-                ticket=ticket,
-                request=actor.request,
-                patience_s=min(patience_s, control.LONGEST_S),
-            )
-        )
+        patience_s = min(patience_s, control.LONGEST_S)
+        return self._session.ask(control.Place, request=actor.request, patience_s=patience_s)
 
     def start(
         self,
@@ -233,13 +225,13 @@ class Actors:
         Returns the futures of the files and of the constructor: the first that fails tells why.
         """
         try:
-            actor.location = place.result()
+            location: Location = place.result()
         finally:
             if not place.answered:  # this thread was interrupted
                 place.cancel()
             del place  # see future.py
-        channel = self._channels.open(actor)
-        content, channel.sources_sent = whole_sources(actor, actor.location.life)
+        channel = self._channels.open(actor, location)
+        content, channel.sources_sent = library.whole_for(actor, location.life)
         prepare = shipping.prepare(
             self._session.job,
             self._session.host,
@@ -256,14 +248,17 @@ class Actors:
                 digests = missing.result()
             finally:
                 del missing  # see future.py
-            worker, _, _ = actor.location.ipc.rpartition("/")  # its folder
+            worker, _, _ = location.ipc.rpartition("/")  # its folder
             stored = self._uploads.deliver(worker, digests, channel.send_file)
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
         transfer = self._transfer(actor, encoded, transfers)
         future.needs = transfer
-        outgoing = OutgoingValue(encoded, transfers=(transfer,) if transfer else ())
-        channel.send(Kind.INIT, "", encoded, future, background=True, large=outgoing)
-        outgoing.close()
+        large = None
+        if encoded.nbytes >= SHARE_FROM_BYTES:
+            large = OutgoingValue(encoded, transfers=(transfer,) if transfer else ())
+        channel.send(Kind.INIT, "", encoded, future, background=True, large=large)
+        if large is not None:
+            large.close()
         return [*stored, future]
 
     def _transfer(
@@ -273,7 +268,7 @@ class Actors:
 
         Returns when they are there.
         """
-        store = self._channels.store_of(actor) if encoded.nbytes >= SEND_FROM_BYTES else None
+        store = actor.store if encoded.nbytes >= SEND_FROM_BYTES else None
         if store is None:
             return None
         if store not in transfers:
@@ -432,8 +427,7 @@ class ArrivalQuestion:
         self._session = session
         self._actors = actors
         self._class_name = class_name
-        self._ticket = 0
-        self._question = session.ask(self._ask)
+        self._question = session.ask(control.AskArrival, class_name=class_name)
 
     def result(self, timeout: float | None = None) -> ActorState:
         try:
@@ -444,18 +438,14 @@ class ArrivalQuestion:
         assert located.location is not None
         actor = self._actors.borrow(located.location.actor, located.location.name)
         if actor.location is None:
-            actor.location = located.location
+            actor.lives_at(located.location, self._session.host)
         self._session.arrivals.add(actor.actor)
         return actor
 
     def give_back(self) -> None:
         self._question.cancel()
         if not self._session.is_closed:
-            self._session.tell(control.NoArrival(ticket=self._ticket))
-
-    def _ask(self, ticket: int) -> control.AskArrival:
-        self._ticket = ticket
-        return control.AskArrival(ticket=ticket, class_name=self._class_name)
+            self._session.tell(control.NoArrival(ticket=self._question.message.ticket))
 
 
 class _Upload:

@@ -284,7 +284,6 @@ class StoreLink:
     def _open(self) -> None:
         if not self.is_broken:
             sockets.connect(self._socket, nearest(self.address.tcp))
-            self._monitor.start()
             self._loop.watch_socket(self._socket, self._hear)
             self._send(control.Reach())
 

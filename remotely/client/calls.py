@@ -18,8 +18,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from remotely.calling import arguments
-from remotely.calling.actor import unsent_sources
 from remotely.calling.back_pressure import Room
 from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.client.bulk_transfer import BulkTransfer, Stores
@@ -37,10 +35,10 @@ from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
 from remotely.values import codec, references
 from remotely.values.arena import SHARE_FROM_BYTES
-from remotely.values.codec import Encoded
+from remotely.values.codec import Encoded, Named
 from remotely.values.owned import NOTHING, Owned, own
 from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue, Transfer
-from remotely.values.references import InStore, Named, Referring
+from remotely.values.references import InStore, Referring
 from remotely.values.sources import library
 from remotely.values.unpicklable import PartNames
 
@@ -177,13 +175,13 @@ class Calls:
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
-        encoded, named = arguments.encode(remotes, method, args, kwargs)
+        encoded, named = codec.encode_arguments(remotes, method, args, kwargs)
         return self.send(remotes, Kind.CALL, method, encoded, background, retries, named)
 
     def prepare(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
     ) -> Prepared:
-        encoded, named = arguments.encode((), method, args, kwargs, names)
+        encoded, named = codec.encode_arguments((), method, args, kwargs, names)
         kept = own(encoded)
         return lambda remote: self.send((remote,), Kind.CALL, method, kept, True, 0, named)[0]
 
@@ -214,7 +212,6 @@ class Calls:
 
         `named` are the futures and refs among its arguments.
         """
-        refuse_in_call(name)  # also where it would only wait in a queue
         if self._session.is_closed or self._session.pid != os.getpid():
             self._session.check()
         if library.loaded != len(sys.modules):
@@ -276,6 +273,7 @@ class Calls:
     def _open_for(self, actor: ActorState, future: CallFuture[Any]) -> Channel | None:
         """Connect to an actor for a caller who waits; None if that has to wait for its turn, or if
         the call cannot be sent, and has the error."""
+        refuse_in_call(future.what)
         if not self._channels.may_wait() and actor.ended is None:
             return None
         try:
@@ -296,6 +294,7 @@ class Calls:
         named: Sequence[Named],
         transfers: Sequence[Transfer],
     ) -> Message:
+        refuse_in_call(name)
         stores = self._stores_of(remotes)
         ship = partial(self._ship, stores)
         message = Message(kind, name, own(encoded), named, transfers, ship)
@@ -317,7 +316,7 @@ class Calls:
             if nbytes >= SHARE_FROM_BYTES:
                 actor.back_pressure.count(future, nbytes, may_wait)
             future.needs = message
-            needs = message.needs(self._channels.store_of(actor))
+            needs = message.needs(actor.store)
             self._queues.add(actor, message, future, needs)
         except BaseException:  # we are interrupted
             if future.receiver is None:
@@ -327,7 +326,7 @@ class Calls:
     def _send_if_ready(self, actor: ActorState, message: Message, future: CallFuture[Any]) -> bool:
         """Send a call of a caller who waits, if nothing is in its way; return whether that is
         done."""
-        needs = message.needs(self._channels.store_of(actor))
+        needs = message.needs(actor.store)
         channel = actor.channel
         if actor.queue is not None or channel is None or not all(need.done() for need in needs):
             return False
@@ -357,9 +356,9 @@ class Calls:
 
         Return whether it was; None if it may not leave, or has an outcome.
         """
-        store, is_apart = self._channels.store_of(actor), self._channels.is_apart(actor)
+        store = actor.store
         try:
-            outgoing = message.outgoing_to(store, is_apart and self._channels.may_wait())
+            outgoing = message.outgoing_to(store, actor.is_apart and self._channels.may_wait())
         except BaseException as error:  # of a future among the arguments
             if may_leave():
                 future.settle(None, error.with_traceback(None))
@@ -379,8 +378,7 @@ class Calls:
 
     def _stores_of(self, remotes: Sequence[RemoteActor]) -> list[StoreAddress]:
         """Return the stores of the machines of these actors, but for this machine."""
-        stores = [self._channels.store_of(r) for r in remotes if isinstance(r, ActorState)]
-        return [store for store in stores if store is not None]
+        return [r.store for r in remotes if isinstance(r, ActorState) and r.store is not None]
 
     def _begin_transfer(
         self, remotes: Sequence[RemoteActor], encoded: Encoded, background: bool
@@ -419,7 +417,8 @@ class Calls:
 
 def _send_sources(actor: ActorState, channel: Channel) -> None:
     """Send the modules that an actor may lack."""
-    batches, total = unsent_sources(actor, channel.location.life, channel.sources_sent)
+    life, sent = channel.location.life, channel.sources_sent
+    batches, total = library.unsent_for(actor, life, sent)
     for digest, content in batches:
         value = Encoded((), (memoryview(content),))
         channel.send(Kind.SOURCES, digest, value, CallFuture("the actor"), background=True)

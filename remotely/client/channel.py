@@ -49,7 +49,8 @@ must harm no other call:
        that it has taken, calls that are held, an edge that it may have swallowed.  So a reply may
        be delivered twice; the second time does nothing.
    13  A handler may run for long while its thread holds the lock.  So the loop tries to get the
-       lock for TURN_S, and comes back later if it did not.
+       lock for TURN_S, and comes back later if it did not.  What the client itself has to tell the
+       actor leaves so too: where results are to stay, that memory is open, the end of a stream.
 
 A handler must not call an actor: it may have interrupted the very step that it would take.  Such
 calls are refused (`ThreadState.in_call`).  Not done: to delay handlers whenever the lock is held.
@@ -88,12 +89,11 @@ import zmq
 from remotely.calling import back_pressure
 from remotely.calling.actor import EndError
 from remotely.calling.back_pressure import Room
+from remotely.client import stored_results
 from remotely.client.bulk_transfer import Stores
 from remotely.client.deadlock import WaitReporter
 from remotely.client.end_errors import last_begun
 from remotely.client.master_session import MasterSession
-from remotely.client.shared_memory import SharedMemory, take_back
-from remotely.client.stored_results import StoredResults
 from remotely.errors import RemotelyError, WireError
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Elsewhere
@@ -101,7 +101,6 @@ from remotely.futures.stream import Stream
 from remotely.machine import this_machine
 from remotely.machine.owned_fd import OwnedFd
 from remotely.machine.shield import RLock, shield
-from remotely.objects import outcome
 from remotely.protocol import control, wire
 from remotely.protocol.control import Location, Obituary
 from remotely.protocol.lease import DRAIN_S
@@ -112,12 +111,12 @@ from remotely.transport import sockets
 from remotely.transport.connection_monitor import ConnectionMonitor
 from remotely.transport.keys import KeyPair
 from remotely.transport.listening import nearest
-from remotely.transport.loop import Loop
-from remotely.transport.sockets import Reconnect, readable
+from remotely.transport.sockets import EVENTS, NOBLOCK, POLLIN, Reconnect, readable
 from remotely.values import arena
+from remotely.values.arena import Loan
 from remotely.values.codec import Encoded
 from remotely.values.owned import NOTHING
-from remotely.values.payload import OutgoingValue
+from remotely.values.payload import MemoryPeer, OutgoingValue, Parcel, read_loan, with_loan
 
 HOLD_ABOVE = 16  # calls in flight: the actor has work for a while, and further ones may wait
 HOLD_CALLS = 32  # at most so many calls leave together
@@ -201,8 +200,7 @@ def hand_over(me: ThreadState) -> None:
         with suppress(IndexError):
             arrived.popleft()  # if the user's code waits in there, it begins with the next
         channel, future, reply = first
-        channel.deliver(future, reply)
-        if future.has_callbacks:
+        if channel.deliver(future, reply):
             to_tell.append(future)
         with suppress(IndexError):  # a wait in there was interrupted, and has left it to the loop
             begun.pop()
@@ -220,8 +218,6 @@ def hand_over(me: ThreadState) -> None:
 class Shared(NamedTuple):
     """What all channels of a client share."""
 
-    context: "zmq.Context[zmq.Socket[bytes]]"
-    loop: Loop
     pair: KeyPair
     session: MasterSession
     stores: Stores
@@ -238,6 +234,9 @@ class Channel:
 
     `on_broken` is called on the loop's thread; `on_news` when it is connected, broken, or has
     ended.
+
+    _peer               the actor as a partner in memory, once it has opened ours
+    _may_offer_memory   the actor is on this machine, and was not asked yet
 
     With the lock:
 
@@ -257,7 +256,8 @@ class Channel:
         on_news: Callable[[], None],
         on_broken: Callable[["Channel"], None],
     ) -> None:
-        context, loop, pair, session, stores, waits = shared
+        pair, session, stores, waits = shared
+        loop = session.loop
         self.location = location
         self.is_open = True
         self.ended: EndError | None = None
@@ -266,6 +266,7 @@ class Channel:
         self._on_news = on_news
         self._on_broken = on_broken
         self._session = session
+        self._stores = stores
         self._waits = waits
         self._lock = RLock()
         self._ids = itertools.count(1)
@@ -281,19 +282,18 @@ class Channel:
         self._busy = False
         self._soon = True  # the last reply came soon
         self._interrupted: weakref.ref[CallFuture[Any]] | None = None  # the last wait was for that
-        self._socket = sockets.client(context, pair, location.public_key, Reconnect.NEVER)
+        public_key = location.public_key
+        self._socket: Any = sockets.client(session.context, pair, public_key, Reconnect.NEVER)
         self._fd = int(self._socket.FD)
         # By it a cancellation names this connection, and an obituary says what of it has begun.
         self._route = b"r" + secrets.token_bytes(ROUTE_BYTES - 1)
         self._socket.setsockopt(zmq.ROUTING_ID, self._route)
         self._monitor = ConnectionMonitor(self._socket, loop, self._break, on_news)
         same_host = location.host == session.host
-        release = partial(stores.release, store=location.store)
-        self._memory = SharedMemory(same_host, self.send, release)
-        self._results = StoredResults(self, stores)
+        self._peer: MemoryPeer | None = None
+        self._may_offer_memory = same_host and arena.SUPPORTED
         self.endpoint = location.ipc if same_host else nearest(location.tcp)
         sockets.connect(self._socket, self.endpoint)
-        self._monitor.start()
 
     @property
     def unanswered(self) -> int:
@@ -331,77 +331,95 @@ class Channel:
         if bounded and len(self._pending) >= back_pressure.MAX_CALLS and future.receiver is None:
             self._wait_for_room(future, 0)
         loan = None
-        left = False
         try:
             if large is not None and large.is_large:
                 if future.counted_by is None and future.keep is not None:
                     # One that waited in a queue had room, and holds up those that make it.
                     self._count(large.nbytes, future, bounded and future.receiver is None)
                 with shield:
-                    loan = large.lend(self._memory.peer)
+                    loan = large.lend(self._peer)
                 if loan is None:
-                    self._memory.offer()
+                    self._offer_memory()
             me.in_call = True
             with self._lock:
                 is_sent = self.is_open or (self.ended is None and not may_wait_elsewhere)
+                if is_sent and loan is None:
+                    self._leave(kind, name, value, future, background, large)
+                elif is_sent:
+                    with shield:  # (11)
+                        if self._leave(kind, name, value, future, background, large, loan):
+                            loan = None
                 if is_sent:
-                    call_id = next(self._ids)  # (1)
-                    if large is None:
-                        frames = wire.encode(kind, call_id, name, value.pieces, value.buffers)
-                    else:
-                        frames = large.message(kind, call_id, name, loan, self.location.store)
-                    future.call_id = call_id
-                    future.receiver = self
-                    self._pending[call_id] = future
-                    if faults.ON and faults.at("client.call"):
-                        self._cut()
-                    if self._is_broken:  # the reason is about to arrive
-                        self._unsent.add(call_id)
-                        if loan is not None:
-                            take_back(loan)
-                    elif (
-                        bounded
-                        and len(frames) == 1
-                        and large is None
-                        and len(self._pending) > HOLD_ABOVE
-                    ):  # (2)
-                        self._held[call_id] = frames[0]
-                        if len(self._held) >= HOLD_CALLS:
-                            self._send_held()
-                        else:
-                            self._look_soon()
-                    else:
-                        if self._held:
-                            self._send_held()
-                        if loan is None and len(frames) == 1:
-                            sockets.send(self._socket, frames)
-                        else:
-                            with shield:  # (11)
-                                sockets.send(self._socket, frames)
-                                left = True
                     if self._leader is not None or self._armed:
                         self._drain_for_sleepers(me.arrived)
                     elif background:  # (8)
                         self._busy = True
                         self._look_soon()
             me.in_call = False
-            if not is_sent:
-                if loan is not None:
-                    take_back(loan)
-                if not may_wait_elsewhere:
-                    assert self.ended is not None
-                    future.lose(self.ended(False))
-                    future.tell()
-            elif me.arrived:
+            if loan is not None and large is not None:
+                large.take_back(loan)
+            if not is_sent and not may_wait_elsewhere:
+                assert self.ended is not None
+                future.lose(self.ended(False))
+                future.tell()
+            if me.arrived:
                 hand_over(me)
             return is_sent
         except BaseException:  # it cannot be sent, or we are interrupted
             me.in_call = False
             self._withdraw(future)
-            if loan is not None and not left:
-                take_back(loan)
+            if loan is not None and large is not None:
+                large.take_back(loan)
             self._leave_to_loop(me)
             raise
+
+    def _leave(
+        self,
+        kind: Kind,
+        name: str,
+        value: Encoded,
+        future: CallFuture[Any],
+        background: bool,
+        large: OutgoingValue | None = None,
+        loan: Loan | None = None,
+    ) -> bool:
+        """With the lock: (1), (2).  Return false if the connection is broken."""
+        call_id = next(self._ids)  # (1)
+        if large is None:
+            frames = wire.encode(kind, call_id, name, value.pieces, value.buffers)
+        else:
+            frames = large.message(kind, call_id, name, loan, self.location.store)
+        future.call_id = call_id
+        future.receiver = self
+        self._pending[call_id] = future
+        if faults.ON and faults.at("client.call"):
+            self._cut()
+        if self._is_broken:
+            self._unsent.add(call_id)
+            return False
+        may_be_held = background and kind is Kind.CALL and large is None and len(frames) == 1
+        if may_be_held and len(self._pending) > HOLD_ABOVE:  # (2)
+            self._held[call_id] = frames[0]
+            if len(self._held) >= HOLD_CALLS:
+                self._send_held()
+            else:
+                self._look_soon()
+            return True
+        if self._held:
+            self._send_held()
+        if len(frames) == 1:
+            self._socket.send(frames[0], NOBLOCK)
+        else:
+            with shield:  # (11)
+                sockets.send(self._socket, frames)
+        return True
+
+    def _tell(self, kind: Kind, name: str, value: Encoded, arrived: deque[Arrival]) -> None:
+        """With the lock, on the loop's thread: send what nobody waits for (13)."""
+        if self.is_open:
+            self._leave(kind, name, value, CallFuture("the actor"), background=True)
+            self._drain_for_sleepers(arrived)
+            self._look_soon()
 
     def send_file(self, digest: str, content: bytes, future: CallFuture[None]) -> None:
         """Send one of the client's files."""
@@ -411,7 +429,10 @@ class Channel:
     def fetch_results(self, fetches: bool) -> None:
         """Tell the actor whether large results are to stay in its machine's store."""
         body = Encoded((wire.FETCHES if fetches else b"",), ())
-        self.send(Kind.STORE, "", body, CallFuture("the actor"), background=True)
+        if self._loop.is_own_thread():
+            self._in_turn(partial(self._tell, Kind.STORE, "", body))
+        else:
+            self.send(Kind.STORE, "", body, CallFuture("the actor"), background=True)
 
     def _send_held(self) -> None:
         """With the lock: send the calls that are held, unless the connection is broken."""
@@ -445,6 +466,25 @@ class Channel:
             self._pending.pop(future.call_id, None)
         if future.counted_by is not None:
             future.counted_by.settle(future)
+
+    def _offer_memory(self) -> None:
+        """Ask the actor, once, to exchange large values through memory from now on."""
+        if self._may_offer_memory and (ours := arena.ours()) is not None:
+            self._may_offer_memory = False
+            future: CallFuture[Any] = CallFuture("the actor")
+            future.add_done_callback(self._open_theirs)
+            address = Encoded((control.encode(ours.address),), ())
+            self.send(Kind.OPEN, "", address, future, background=True)
+
+    def _open_theirs(self, future: Any) -> None:
+        if future.exception() is not None or (theirs := future.result()) is None:
+            return  # the actor died, or cannot share memory: go on by socket
+        with suppress(Exception):  # this process cannot open it: go on by socket
+            peer = MemoryPeer(theirs)
+            peer.reads = True
+            self._peer = peer
+            tell = partial(self._tell, Kind.OPENED, "", NOTHING)
+            self._loop.call(partial(self._in_turn, tell))
 
     # --- calls that are taken back ----------------------------------------------------------------
 
@@ -599,7 +639,7 @@ class Channel:
 
     def _drain(self, arrived: deque[Arrival]) -> None:
         """With the lock: take in what has arrived, for this thread to hand over."""
-        if self._pending and readable(self._socket):
+        if self._pending and self._socket.get(EVENTS) & POLLIN:
             with shield:  # (11)
                 self._take_in(arrived)
         if not self._pending:
@@ -612,34 +652,45 @@ class Channel:
             with suppress(WireError):
                 for reply in wire.messages(sockets.receive(self._socket), "actor"):
                     if (future := self._pending.pop(reply.call_id, None)) is not None:
-                        opened = self._memory.open(reply) if reply.loan else reply
+                        # Now, as it may be handed over after the channel has ended.
+                        opened = with_loan(reply, self._peer) if reply.loan else reply
                         taken.append((self, future, opened))
                     else:
-                        self._memory.decline(reply)
-            more = bool(self._pending) and readable(self._socket)
+                        self._decline(reply)
+            more = bool(self._pending and self._socket.get(EVENTS) & POLLIN)
         if faults.ON and taken and faults.at("client.reply"):
             self._pending.update((future.call_id, future) for _, future, _ in taken)
             self._cut()
         else:
             arrived.extend(taken)
 
-    def deliver(self, future: CallFuture[Any], reply: wire.Message | BaseException) -> None:
-        """Give a call its outcome: a reply, or the error of one that has none.
+    def deliver(self, future: CallFuture[Any], reply: wire.Message | BaseException) -> bool:
+        """Give a call its outcome, and return whether callbacks have to be told of it.
 
-        Without the lock, as this may run the user's code.
+        The outcome is a reply, or the error of a call that has none.  Without the lock, as this may
+        run the user's code.
         """
         if future.answered:  # before an interrupt (12)
             if isinstance(reply, wire.Message) and not isinstance(future.where, Elsewhere):
-                self._memory.decline(reply)
+                self._decline(reply)
         elif isinstance(reply, BaseException):
             if future.receiver is self:  # else it is being sent again already
                 future.lose(reply)
         elif reply.loan:
-            self._results.take(future, reply)
+            stored_results.take(self, self._stores, future, reply)
         else:
-            if reply.buffers and self._memory.may_offer and _is_large(reply):
-                self._memory.offer()
-            outcome.settle(future, reply, self._stream)
+            if reply.buffers and self._may_offer_memory and _is_large(reply):
+                self._offer_memory()
+            return future.settle_by(reply, self._stream)
+        return future.has_callbacks
+
+    def _decline(self, reply: wire.Message) -> None:
+        """Release the value of a message that nobody waits for."""
+        loan = read_loan(reply.loan) if reply.loan else None
+        if isinstance(loan, Parcel):
+            self._stores.release(loan, store=self.location.store)
+        elif loan is not None and self._peer is not None:
+            self._peer.lender.decline(loan)
 
     def _stream(self, name: str, keep: object) -> Stream[Any]:
         def ask() -> CallFuture[Any]:
@@ -649,8 +700,8 @@ class Channel:
 
         def end() -> None:
             # The last reference may go anywhere, even in the middle of a call: so not here.
-            last: CallFuture[Any] = CallFuture("a stream", keep)
-            self._loop.call(lambda: self.send(Kind.CLOSE, name, NOTHING, last, background=True))
+            tell = partial(self._tell, Kind.CLOSE, name, NOTHING)
+            self._loop.call(partial(self._in_turn, tell))
 
         return Stream(ask, end)
 
@@ -829,7 +880,7 @@ class Channel:
         self._disarm()
         self._monitor.close()
         self._socket.close(linger=0)
-        self._memory.peer = None
+        self._peer = None
         self._on_news()
         for future in lost:
             if obituary is not None and obituary.asked:

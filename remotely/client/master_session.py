@@ -1,5 +1,8 @@
 """A client's session with the master: who the client is, what it asks, and how it leaves.
 
+It has the loop on which the client hears, and the sockets' context.  `start` runs the loop on a
+daemon thread; `stop` ends that, and `close` lets go of the rest.
+
 A session outlives its connection and its master.  When the master welcomes the client again, the
 client repeats all questions that have not been answered yet.  Cancel one whose answer you no longer
 need, and it is not repeated.
@@ -17,7 +20,6 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 import msgspec
-import zmq
 
 from remotely.errors import MasterLost, NotAllowed, NotConnected, RemotelyError, error_class
 from remotely.futures import wakeup
@@ -27,6 +29,7 @@ from remotely.protocol import control
 from remotely.protocol.address import FORKED, nobody
 from remotely.protocol.ids import bound_id
 from remotely.protocol.lease import CONNECT_S, DRAIN_S, LEASE_S, TERM_S, TICK_EVERY_S
+from remotely.transport import sockets
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
 from remotely.transport.master_link import MasterLink
@@ -40,7 +43,7 @@ SHUT_DOWN = "remotely was shut down here"
 class Question(CallFuture[Any]):
     """One question to the master, and the future of its answer."""
 
-    def __init__(self, message: msgspec.Struct) -> None:
+    def __init__(self, message: Any) -> None:
         super().__init__("the master")
         self.message = message
         self._will_be_long = False
@@ -58,8 +61,12 @@ class Question(CallFuture[Any]):
 
     def has_room(self) -> bool:
         """Wait for the answer, or for the news that it will take long."""
-        wakeup.sleep_until(lambda: self._will_be_long or self.done(), about=self)
-        return self.done()
+        if not self._is_known():
+            wakeup.sleep_until(self._is_known, about=self)
+        return self._state != "PENDING"
+
+    def _is_known(self) -> bool:
+        return self._will_be_long or self._state != "PENDING"
 
 
 class Questions:
@@ -75,17 +82,17 @@ class Questions:
     def __bool__(self) -> bool:
         return bool(self._tickets)
 
-    def ask(self, message: Callable[[int], msgspec.Struct]) -> Question:
-        """Send what `message` makes of a ticket; return the future of the answer."""
+    def ask(self, kind: Callable[..., msgspec.Struct], **fields: Any) -> Question:
+        """Send a message of this kind, with a ticket; return the future of the answer."""
         if self.refusal is not None:
-            kind, why = self.refusal
-            raise kind(why)
+            error, why = self.refusal
+            raise error(why)
         ticket = next(self._ids)
-        question = self._tickets[ticket] = Question(message(ticket))
+        question = self._tickets[ticket] = Question(kind(ticket=ticket, **fields))
         question.add_done_callback(lambda _: self._tickets.pop(ticket, None))  # or cancelled
         if self.refusal is not None:  # since the look above, by a loop that has not seen this one
-            kind, why = self.refusal
-            self.fail(ticket, kind(why))
+            error, why = self.refusal
+            self.fail(ticket, error(why))
         self._tell(question.message)
         return question
 
@@ -137,15 +144,13 @@ class MasterSession:
     host      this machine
     pid       of the process that began the session; a fork cannot use it
 
-    `hear` gets the messages that are not about the session.  `complain` prints a sentence for the
-    user; its first argument tells which sentences are alike.  Both run on the loop's thread, and so
-    does `on_welcomed_again`.
+    `hear` gets the messages that are not about the session, and each Welcome but the first: it may
+    be of a new master.  `complain` prints a sentence for the user; its first argument tells which
+    sentences are alike.  Both run on the loop's thread.
     """
 
     def __init__(
         self,
-        loop: Loop,
-        context: "zmq.Context[zmq.Socket[bytes]]",
         address: str,
         key: MemberKey,
         job: str,
@@ -153,7 +158,6 @@ class MasterSession:
         patience_s: float,
         hear: Callable[[object], None],
         complain: Callable[[str, str], None],
-        on_welcomed_again: Callable[[], None],
     ) -> None:
         self._nonce = secrets.token_hex(16)
         self.address = address
@@ -167,21 +171,43 @@ class MasterSession:
         self.is_leaving = False
         self.is_closed = False
         self.pid = os.getpid()
-        self._loop = loop
+        self.loop = loop = Loop()
+        self.context = sockets.new_context()
         self._on_message = hear
         self.complain = complain
-        self._on_welcomed_again = on_welcomed_again
         self._welcome: Future[control.Welcome] = Future()
         self._farewell = threading.Event()
-        self.link = MasterLink(loop, context, address, key, self._hello, self._hear, self._refused)
+        self._thread: threading.Thread | None = None
+        self.link = MasterLink(
+            loop, self.context, address, key, self._hello, self._hear, self._refused
+        )
         loop.every(TICK_EVERY_S, self._check_master)
 
-    def wait_for_welcome(self) -> None:
-        """Return when the master has accepted this client.  Raises MasterLost, NotAllowed, ..."""
+    def start(self, run: Callable[[], None], name: str) -> None:
+        """Have `run`, which runs the loop, run on a thread of this name.
+
+        Returns when the master has accepted this client.  Raises MasterLost, NotAllowed, ...
+        """
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._thread.start()
         try:
             self._welcome.result(CONNECT_S)
         except (TimeoutError, FutureTimeout):
             raise MasterLost(nobody(self.address, "it does not answer as a master")) from None
+
+    def stop(self) -> None:
+        """Refuse what is asked from now on, and end the loop."""
+        self.is_closed = True
+        self.loop.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(MASTER_SILENT_S)
+
+    def close(self) -> None:
+        """After the end of the loop: let go of everything."""
+        self.questions.fail_all(NotConnected, SHUT_DOWN)
+        self.link.close()
+        self.context.destroy(linger=0)
+        self.loop.close()
 
     @property
     def pythons(self) -> list[str]:
@@ -200,20 +226,20 @@ class MasterSession:
         if self.is_closed:
             raise NotConnected(f"{SHUT_DOWN}; call remotely.connect() to go on")
 
-    def ask(self, message: Callable[[int], msgspec.Struct]) -> Question:
-        """Send what `message` makes of a ticket; return the future of the answer."""
+    def ask(self, kind: Callable[..., msgspec.Struct], **fields: Any) -> Question:
+        """Send a message of this kind, with a ticket; return the future of the answer."""
         self.check()
-        if self._loop.is_own_thread():
+        if self.loop.is_own_thread():
             raise RemotelyError(
                 "the done-callback of a future cannot ask the master (for a new actor, an actor by "
                 "its name, or the status), because it runs on the thread that receives the answer. "
                 "Ask in a thread of your own"
             )
-        return self.questions.ask(message)
+        return self.questions.ask(kind, **fields)
 
     def tell(self, message: msgspec.Struct) -> None:
         """Send a message that needs no answer.  Any thread may call this."""
-        self._loop.call(lambda: self.link.send(message))
+        self.loop.call(lambda: self.link.send(message))
 
     def leave(self) -> None:
         """Have the master end what this client owns, and wait until it has."""
@@ -248,7 +274,7 @@ class MasterSession:
             case control.Queued(ticket=ticket, why=why):
                 self.questions.wait(ticket, why)
                 if why:
-                    self._loop.after(REPORT_QUEUED_AFTER_S, lambda: self._report_queued(ticket))
+                    self.loop.after(REPORT_QUEUED_AFTER_S, lambda: self._report_queued(ticket))
             case (
                 control.Located(ticket=ticket)
                 | control.Status(ticket=ticket)
@@ -259,7 +285,7 @@ class MasterSession:
                 if not self._welcome.done():
                     self._welcome.set_result(message)
                 else:
-                    self._on_welcomed_again()
+                    self._on_message(message)
                     for question in self.questions.unanswered():
                         self.link.send(question)
             case control.Farewell():

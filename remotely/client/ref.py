@@ -37,7 +37,7 @@ class Ref(Put):
 
     def __reduce__(self) -> tuple[Any, ...]:
         in_transit.note(self.value.travelling)
-        noting = references.local.notes if self.value.nbytes >= SEND_FROM_BYTES else None
+        noting = codec.noting.get() if self.value.nbytes >= SEND_FROM_BYTES else None
         if noting is not None:
             remotes = noting.remotes
             if not remotes or remotes[0].engine.is_any_elsewhere(remotes):

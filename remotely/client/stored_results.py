@@ -25,76 +25,78 @@ if TYPE_CHECKING:
     from remotely.client.channel import Channel
 
 
-class StoredResults:
-    """The results of one channel that are in a store."""
+def take(channel: "Channel", stores: Stores, future: CallFuture[Any], reply: wire.Message) -> None:
+    """Fetch a result, or leave it there for those to which it was passed on."""
+    wanted = read_loan(reply.loan)
+    assert isinstance(wanted, Parcel)
+    if future.counted_by is not None:  # its arguments are not in flight any more
+        future.counted_by.settle(future)
+    if (store := channel.location.store) is not None:
+        stores.claim(wanted, store)  # its actor may end before we have fetched it
+    if future.is_wanted:
+        fetch = partial(_fetch, channel, stores, future, reply, wanted)
+        stores.fetching.run(fetch, instead=partial(_shut_down, future))
+    else:
+        future.settle(KeptResult(wanted, future, channel, stores), None)
 
-    def __init__(self, channel: "Channel", stores: Stores) -> None:
-        self._channel = channel
-        self._stores = stores
 
-    def take(self, future: CallFuture[Any], reply: wire.Message) -> None:
-        """Fetch a result, or leave it there for those to which it was passed on."""
-        wanted = read_loan(reply.loan)
-        assert isinstance(wanted, Parcel)
-        if future.counted_by is not None:  # its arguments are not in flight any more
-            future.counted_by.settle(future)
-        if (store := self._channel.location.store) is not None:
-            self._stores.claim(wanted, store)  # its actor may end before we have fetched it
-        if future.is_wanted:
-            fetch = partial(self._fetch, future, reply, wanted)
-            self._stores.fetching.run(fetch, instead=partial(_shut_down, future))
-        else:
-            future.settle(KeptResult(wanted, future, self, self._stores), None)
+def _fetch(
+    channel: "Channel",
+    stores: Stores,
+    future: CallFuture[Any],
+    reply: wire.Message,
+    wanted: Parcel,
+) -> None:
+    """On a thread for that: fetch the value of a reply, and deliver it."""
+    try:
+        payload, buffers = stores.fetch(wanted)
+    except Exception:  # whatever it is: the actor still has it
+        asked = _ask_for_whole(channel, wanted, future.what, future.keep, is_last=True)
+        asked.add_done_callback(partial(_take_over, stores, future, wanted))
+        return
+    stores.release(wanted)
+    channel.deliver(future, reply._replace(payload=payload, buffers=buffers, loan=b""))
+    future.tell()
 
-    def ask_for_whole(
-        self, wanted: Parcel, what: str, actor: Any, is_last: bool
-    ) -> CallFuture[Any]:
-        """Have the actor send a result through its own socket.
 
-        It keeps the result, unless this is the last that anybody wants of it.
-        """
-        future: CallFuture[Any] = CallFuture(what, actor)
-        body = codec.Encoded((wire.LAST if is_last else b"",), ())
-        self._channel.send(Kind.WHOLE, wanted.value.hex(), body, future, background=True)
-        return future
+def _ask_for_whole(
+    channel: "Channel", wanted: Parcel, what: str, actor: Any, is_last: bool
+) -> CallFuture[Any]:
+    """Have the actor send a result through its own socket.
 
-    def _fetch(self, future: CallFuture[Any], reply: wire.Message, wanted: Parcel) -> None:
-        """On a thread for that: fetch the value of a reply, and deliver it."""
-        try:
-            payload, buffers = self._stores.fetch(wanted)
-        except Exception:  # whatever it is: the actor still has it
-            asked = self.ask_for_whole(wanted, future.what, future.keep, is_last=True)
-            asked.add_done_callback(partial(self._take_over, future, wanted))
-            return
-        self._stores.release(wanted)
-        self._channel.deliver(future, reply._replace(payload=payload, buffers=buffers, loan=b""))
-        future.tell()
+    It keeps the result, unless this is the last that anybody wants of it.
+    """
+    future: CallFuture[Any] = CallFuture(what, actor)
+    body = codec.Encoded((wire.LAST if is_last else b"",), ())
+    channel.send(Kind.WHOLE, wanted.value.hex(), body, future, background=True)
+    return future
 
-    def _take_over(self, future: CallFuture[Any], wanted: Parcel, asked: Future[Any]) -> None:
-        """Give a call the outcome of the question for its whole result."""
-        self._stores.release(wanted)  # not before: the actor has it only as long as the store
-        error = asked.exception()
-        if error is None:
-            future.settle(asked.result(), None)
-        else:
-            why = (
-                f"{future.what} has run, but its actor or its machine was lost before the result "
-                "was fetched"
-            )
-            future.lose(WorkerLost(why, may_have_run=True))
-        future.tell()
+
+def _take_over(stores: Stores, future: CallFuture[Any], wanted: Parcel, asked: Future[Any]) -> None:
+    """Give a call the outcome of the question for its whole result."""
+    stores.release(wanted)  # not before: the actor has it only as long as the store
+    error = asked.exception()
+    if error is None:
+        future.settle(asked.result(), None)
+    else:
+        why = (
+            f"{future.what} has run, but its actor or its machine was lost before the result "
+            "was fetched"
+        )
+        future.lose(WorkerLost(why, may_have_run=True))
+    future.tell()
 
 
 class KeptResult(Elsewhere):
     """A result that stays in its store, which lets it go when this object is gone."""
 
     def __init__(
-        self, parcel: Parcel, future: CallFuture[Any], results: StoredResults, stores: Stores
+        self, parcel: Parcel, future: CallFuture[Any], channel: "Channel", stores: Stores
     ) -> None:
         self._parcel = parcel
         self._what = future.what
         self._actor = future.keep
-        self._results = results
+        self._channel = channel
         self._stores = stores
 
     def __del__(self) -> None:
@@ -109,7 +111,7 @@ class KeptResult(Elsewhere):
             return codec.decode(*self._stores.fetch(self._parcel))
         except (OSError, ValueGone) as error:
             why = str(error)
-        whole = self._results.ask_for_whole(self._parcel, self._what, self._actor, is_last=False)
+        whole = _ask_for_whole(self._channel, self._parcel, self._what, self._actor, is_last=False)
         try:
             return whole.result()
         except RemotelyError:

@@ -5,19 +5,16 @@ Its key has the role `viewer`.  The master decodes what its holder says by a uni
 """
 
 import os
-import threading
 from concurrent.futures import Future
 from pathlib import Path
 
-from remotely.client.master_session import MASTER_SILENT_S, SHUT_DOWN, MasterSession
-from remotely.errors import NotConnected
+from remotely.client.master_session import MasterSession
 from remotely.machine import folders
 from remotely.protocol import control
 from remotely.protocol.address import OWN_CLUSTER, parse_address
-from remotely.transport import key_files, sockets
+from remotely.transport import key_files
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
-from remotely.transport.loop import Loop
 
 
 class Viewer:
@@ -25,11 +22,7 @@ class Viewer:
 
     def __init__(self, address: str, key: MemberKey) -> None:
         self.address = address
-        self._loop = Loop()
-        self._context = sockets.new_context()
-        self._session = MasterSession(
-            self._loop,
-            self._context,
+        self._session = session = MasterSession(
             address,
             key,
             job="",
@@ -37,25 +30,20 @@ class Viewer:
             patience_s=0.0,
             hear=lambda message: None,
             complain=lambda source, sentence: None,
-            on_welcomed_again=lambda: None,
         )
-        self._thread = threading.Thread(target=self._loop.run, name="remotely-viewer", daemon=True)
-        self._thread.start()
         try:
-            self._session.wait_for_welcome()
+            session.start(session.loop.run, "remotely-viewer")
         except BaseException:
             self._close()
             raise
 
     def ask_status(self) -> "Future[control.Status]":
         """Return the future of the status, with what actors do and use at this moment."""
-        return self._session.ask(lambda ticket: control.AskStatus(ticket=ticket))
+        return self._session.ask(control.AskStatus)
 
     def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]":
         """Return the future of the next piece of an actor's output; -1 is its last kilobytes."""
-        return self._session.ask(
-            lambda ticket: control.ReadLog(ticket=ticket, actor=actor, offset=offset)
-        )
+        return self._session.ask(control.ReadLog, actor=actor, offset=offset)
 
     def close(self) -> None:
         if not self._session.is_closed:
@@ -63,13 +51,8 @@ class Viewer:
             self._close()
 
     def _close(self) -> None:
-        self._session.is_closed = True
-        self._loop.stop()
-        self._thread.join(MASTER_SILENT_S)
-        self._session.questions.fail_all(NotConnected, SHUT_DOWN)
-        self._session.link.close()
-        self._context.destroy(linger=0)
-        self._loop.close()
+        self._session.stop()
+        self._session.close()
 
 
 def viewer_of(address: str, key: Path | None = None) -> Viewer:

@@ -266,11 +266,11 @@ class _ClusterPanel:
 
     async def _machines(self, request: Request) -> Response:
         now = await self._watch.look()
-        return _table(request, now.machines(), rows.MACHINE_COLUMNS)
+        return table(request, now.machines(), rows.MACHINE_COLUMNS)
 
     async def _actors(self, request: Request) -> Response:
         now = await self._watch.look()
-        return _table(request, now.actors, rows.ACTOR_COLUMNS)
+        return table(request, now.actors, rows.ACTOR_COLUMNS)
 
     async def _actor(self, request: Request) -> Response:
         now = await self._watch.look()
@@ -321,17 +321,24 @@ def _known(actor: dict[str, Any] | None) -> dict[str, Any]:
     return actor
 
 
-def _table(request: Request, found: Sequence[dict[str, Any]], columns: Sequence[str]) -> Response:
+def table(
+    request: Request,
+    found: Sequence[rows.Row],
+    columns: Sequence[str],
+    sort: str = "",
+    **more: object,
+) -> Response:
+    """Answer with the page of a table that the query asks for, and what else there is to say."""
     asked = request.query_params
     page = rows.page(
         found,
         columns,
-        asked.get("sort", ""),
+        asked.get("sort") or sort,
         asked.get("q", ""),
         number(request, "after", 0),
         number(request, "limit", rows.PAGE),
     )
-    return JSONResponse(page._asdict())
+    return JSONResponse({**page._asdict(), **more})
 
 
 def number(request: Request, name: str, default: int) -> int:

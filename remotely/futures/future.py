@@ -30,19 +30,22 @@ import operator
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from remotely.errors import CallTimeout
+from remotely.errors import CallTimeout, RemoteTraceback
 from remotely.futures import wakeup
 from remotely.futures.reference import Elsewhere, Onward, refuse
 from remotely.futures.unretrieved import Tell, UnretrievedReport
 from remotely.machine.shield import Condition, shield
 from remotely.other_names import no_such_name
-from remotely.values import references
-from remotely.values.owned import Owned
+from remotely.protocol import wire
+from remotely.protocol.wire import Kind
+from remotely.values import codec, raised_error, references
+from remotely.values.owned import Owned, own
 
 log = logging.getLogger("remotely")
 
@@ -75,6 +78,27 @@ class Receiver(Protocol):
 
         Without `waits` it is not known yet; a call that was taken back is cancelled later.
         """
+
+
+class StreamToken:
+    """Travels in the place of a generator, which cannot be pickled."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class SelfPlaceholder:
+    """The actor's own object, as the result of one of its methods."""
+
+
+class CancelledPlaceholder:
+    """Nothing: the call did not run, and will not."""
+
+
+_PLACEHOLDERS = frozenset((StreamToken, SelfPlaceholder, CancelledPlaceholder))
+
+# Takes the name of a stream and the actor that has it, and returns the stream.
+StreamOf = Callable[[str, Any], object]
 
 
 class Counts(Protocol):
@@ -188,15 +212,46 @@ class CallFuture(Future[R]):
         if not self.answered:
             self.settle(None, error)
 
-    def settle(self, result: R | None, error: BaseException | None) -> None:
-        """Note the outcome.  Repeat this if you are interrupted."""
-        self._settle("FINISHED", result, error)
+    def settle_by(self, reply: wire.Message, stream_of: StreamOf, lends: bool = True) -> bool:
+        """Note the outcome that a RESULT or RAISED brings; `lends` as in `own`.
 
-    def settle_cancelled(self) -> None:
+        This may run the user's code.  It returns whether callbacks have to be told, as `settle`.
+        """
+        try:
+            if reply.kind is not Kind.RESULT:
+                error = raised_error.unpack(reply.payload, reply.buffers[0])
+                return self.settle(None, error)
+            value = codec.decode(reply.payload, reply.buffers)
+            if type(value) not in _PLACEHOLDERS:
+                if self.stays:  # it is passed on as it came, whatever its caller does to it
+                    with contextlib.suppress(Exception):  # then the call that it goes to tells why
+                        self.kept = own(codec.encode(value), lends=lends)
+                return self.settle(value, None)
+            if type(value) is CancelledPlaceholder:
+                return self.settle_cancelled()
+            if type(value) is SelfPlaceholder:
+                actor: Any = self.keep
+                return self.settle(actor.face(actor), None)
+            with shield:  # a stream that is dropped again closes its generator
+                stream: Any = stream_of(value.name, self.keep)
+                return self.settle(stream, None)
+        except Exception as error:  # a value that does not unpickle here
+            if error.__cause__ is None:  # as text only: the frames hold the future
+                error.__cause__ = RemoteTraceback("".join(traceback.format_exception(error)))
+            return self.settle(None, error.with_traceback(None))
+
+    def settle(self, result: R | None, error: BaseException | None) -> bool:
+        """Note the outcome, and return whether callbacks have to be told of it.
+
+        Repeat this if you are interrupted.
+        """
+        return self._settle("FINISHED", result, error)
+
+    def settle_cancelled(self) -> bool:
         """The call never runs.  Repeat this if you are interrupted."""
-        self._settle("CANCELLED_AND_NOTIFIED", None, None)
+        return self._settle("CANCELLED_AND_NOTIFIED", None, None)
 
-    def _settle(self, state: str, result: R | None, error: BaseException | None) -> None:
+    def _settle(self, state: str, result: R | None, error: BaseException | None) -> bool:
         tell = None if error is None else self.on_unretrieved
         report = None if error is None or tell is None else UnretrievedReport(self.what, error)
         mine = state, result, error, report
@@ -215,6 +270,7 @@ class CallFuture(Future[R]):
             wakeup.wake(self)
         self._finish()
         self.answered = True
+        return bool(self._done_callbacks)
 
     def _bring(self) -> None:
         """Fetch a result that has stayed where it is."""

@@ -21,13 +21,6 @@ AHEAD = 4  # items in flight: enough to hide a round trip, few enough to stay fr
 T = TypeVar("T")
 
 
-class StreamToken:
-    """Travels in the place of a generator, which cannot be pickled."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
 class Stream(Generic[T]):
     """The items of a generator that lives in an actor.  It starts when you ask for the first item.
 

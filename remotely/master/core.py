@@ -5,9 +5,9 @@ No clock, no socket, no process: the shell (master.py) calls a method of `Core` 
 What is known is in state.py, what becomes of an actor in actors.py, what a worker brings along in
 reregistration.py.  Peers are known by their ids: of a session, of a worker.
 
-An event costs what it touches, and not what there is (docs/scale.md has the figures).  Three things
-are still done one by one: all workers are told of a module that no client used before, and asked
-for the log of an actor that has ended, and a status looks at everything.
+An event costs what it touches, and not what there is (docs/benchmarks.md has the figures).  Three
+things are still done one by one: all workers are told of a module that no client used before, and
+asked for the log of an actor that has ended, and a status looks at everything.
 """
 
 from collections.abc import Collection, Iterable

@@ -136,12 +136,7 @@ def _of_actor(
         if record.request.env
         else record.request,
         gpu_ids=record.gpu_ids,
-        calls=figures.calls,
-        cpu_percent=figures.cpu_percent,
-        rss=figures.rss,
-        running=figures.running,
-        method=figures.method,
-        method_s=figures.method_s,
+        figures=figures,
         queue=min(max(0, unanswered - figures.running), control.MOST),  # of clients that may lie
         since=record.since,
     )

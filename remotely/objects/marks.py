@@ -6,7 +6,8 @@ such calls: calling/send_queue.py.
 
 A marked method stays the function that it is.  Type checkers see a MarkedMethod: one that can be
 submitted, too.  They cannot know that of a method without a mark, so `@remotely.method` is a mark
-that says nothing else.
+that says nothing else.  Refused: a plugin for mypy, since pyright takes none; generated stubs,
+which are another step before each check; a base class, which cannot speak of a subclass's methods.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator

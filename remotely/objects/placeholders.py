@@ -6,6 +6,8 @@
     a generator; the iterator of `__iter__`         StreamToken          a stream
     a call that its caller has taken back           CancelledPlaceholder the call is cancelled
 
+All but the second are what a future makes its outcome of (futures/future.py).
+
 A copy would be silently wrong: calling it would change the copy only.  So functions, methods and
 `functools.partial`s of them stay, wherever the attribute comes from: the instance, a property, or
 the `__getattr__` of a wrapper.  Every other value travels.  That includes classes and objects that
@@ -17,14 +19,6 @@ import inspect
 from typing import Any
 
 from remotely.objects.marks import copy_marks
-
-
-class SelfPlaceholder:
-    """The actor's own object, as the result of one of its methods."""
-
-
-class CancelledPlaceholder:
-    """Nothing: the call did not run, and will not."""
 
 
 class RoutinePlaceholder:

@@ -28,8 +28,7 @@ import msgspec
 from remotely import arguments
 from remotely.api import connection
 from remotely.api.current_actor import heading
-from remotely.api.remote_class import as_placeable, check_options, remote_class
-from remotely.api.verbs import make_on
+from remotely.api.remote_class import as_placeable, check_options, make_on, remote_class
 from remotely.engine import Engine, Options
 from remotely.errors import NotPicklable
 from remotely.objects.marks import retries_of

@@ -33,8 +33,7 @@ from remotely import arguments
 from remotely.api import connection
 from remotely.api.group import Group
 from remotely.api.handle import MISSING, is_method, member_of
-from remotely.api.remote_class import as_placeable
-from remotely.api.verbs import make_on
+from remotely.api.remote_class import as_placeable, make_on
 from remotely.engine import Engine
 from remotely.machine.shield import Condition
 from remotely.objects.marks import retries_of

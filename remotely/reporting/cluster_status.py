@@ -11,6 +11,7 @@ import msgspec
 from remotely.protocol import control
 from remotely.protocol.resources import format_bytes
 
+_FIGURES = ("cpu_percent", "rss", "calls", "running", "method", "method_s")
 _END = ("ago_s", "lost", "restarting", "exit", "why", "stderr")
 JSON_FORMAT = 1  # goes up when a name below goes or changes its meaning, not when one is added
 _MACHINE_COLUMNS = (
@@ -151,12 +152,7 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
                 "gpu_ids": [_gpu(worker, gpu) for gpu in actor.gpu_ids],
                 "memory_limit": actor.request.resources.memory,
                 "resources": dict(actor.request.resources.others),
-                "cpu_percent": actor.cpu_percent,
-                "rss": actor.rss,
-                "calls": actor.calls,
-                "running": actor.running,
-                "method": actor.method,
-                "method_s": actor.method_s,
+                **{name: getattr(actor.figures, name) for name in _FIGURES},
                 "queue": actor.queue,
                 "since": actor.since,
                 "owner": owners.get(owner, unseen) if (owner := actor.request.owner) else None,

@@ -30,7 +30,7 @@ class Point(NamedTuple):
     may_lose: bool = False
 
 
-# Every place that asks.  The table in docs/reliability.md is made from this.
+# Every place that asks.
 POINTS = (
     Point("client.call", "a call is about to leave", may_lose=True),
     Point("client.reply", "replies have arrived", may_lose=True),

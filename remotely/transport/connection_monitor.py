@@ -18,7 +18,10 @@ BROKEN = (
 
 
 class ConnectionMonitor:
-    """Reads the monitor of one socket on the loop's thread, and tells there what it hears."""
+    """Reads the monitor of one socket on the loop's thread, and tells there what it hears.
+
+    Make it before the socket is connected.
+    """
 
     def __init__(
         self,
@@ -33,10 +36,8 @@ class ConnectionMonitor:
         self._on_connected = on_connected
         self._on_broken = on_broken
         self._monitor = socket.get_monitor_socket(BROKEN | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-
-    def start(self) -> None:
-        self._loop.watch(self._monitor.FD, self._hear, edge=True)
-        self._loop.call(self._hear)
+        loop.watch(self._monitor.FD, self._hear, edge=True)
+        loop.call(self._hear)
 
     def close(self) -> None:
         """Stop listening, before the watched socket is closed.  Any thread may call this."""

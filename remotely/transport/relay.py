@@ -20,7 +20,8 @@ further before that has left: a slow reader holds up its own connection and no o
 A caller may be a stranger, whom the object cuts off, and who may keep its own end open.  So when
 one direction has ended, the other has DRAIN_S.  A guest has MOST_STRANGERS callers at a time that
 it has not let in, as far as can be seen here: they wait to be fetched, or were sent no more than
-what an object says before it knows a key.  Further ones are closed.
+what an object says before it knows a key.  One more, and the oldest of them is closed: so strangers
+that do nothing keep nobody out.
 """
 
 import contextlib
@@ -160,14 +161,14 @@ class _Guest:
     splices: set[Splice] = field(default_factory=set)
     fetched: list[Splice] = field(default_factory=list)  # of these, of strangers until lately
 
-    def may_have_more(self) -> bool:
-        """Whether it may have one more caller: of those not let in, and of all."""
+    def close_strangers_but(self, most: int) -> None:
+        """Close the oldest callers that it has not let in, those that it has fetched first."""
         self.fetched = [splice for splice in self.fetched if splice.is_of_stranger]
-        waiting = len(self.waiting)
-        return (
-            waiting + len(self.fetched) < MOST_STRANGERS
-            and waiting + len(self.splices) < MOST_OF_A_GUEST
-        )
+        for _ in range(len(self.fetched) + len(self.waiting) - most):
+            if self.fetched:
+                self.fetched.pop(0).close()
+            else:
+                self.waiting.pop(next(iter(self.waiting))).close()
 
 
 class Relay:
@@ -297,7 +298,9 @@ class Relay:
 
     def _knocked(self, guest: _Guest, caller: socket.socket) -> None:
         """A caller connects: have the guest fetch it."""
-        if not guest.may_have_more() or len(self._splices) >= MOST_SPLICES:
+        guest.close_strangers_but(MOST_STRANGERS - 1)
+        of_guest = len(guest.waiting) + len(guest.splices)
+        if of_guest >= MOST_OF_A_GUEST or len(self._splices) >= MOST_SPLICES:
             caller.close()
             return
         ticket = secrets.token_bytes(TICKET_BYTES)

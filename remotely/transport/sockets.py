@@ -76,6 +76,18 @@ class Reconnect(enum.IntEnum):
     BACKING_OFF = 100  # control: the master may come back
 
 
+class RawSocket(zmq.Socket[bytes]):
+    """A socket whose calls are those of pyzmq's backend, in C.
+
+    pyzmq's own methods turn flags and options into enums and back at every call.  The backend takes
+    plain numbers, in a fifth of the time.
+    """
+
+    get = _Backend.get
+    send = _Backend.send  # type: ignore[assignment]
+    recv = _Backend.recv
+
+
 def new_context() -> "zmq.Context[zmq.Socket[bytes]]":
     """Return a private context: a user's own ZAP handler or options stay apart from ours."""
     if not zmq.has("curve") or zmq.zmq_version_info() < (4, 3, 3):
@@ -85,6 +97,7 @@ def new_context() -> "zmq.Context[zmq.Socket[bytes]]":
         )
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    context._socket_class = RawSocket
     return context
 
 
@@ -155,7 +168,8 @@ def is_remote(address: str) -> bool:
 
 def readable(socket: "zmq.Socket[bytes]") -> bool:
     """Return whether a message waits; this also resets the socket's edge-triggered descriptor."""
-    return bool(_raw.get(socket, _EVENTS) & _POLLIN)
+    events: Any = socket.get(EVENTS)
+    return bool(events & POLLIN)
 
 
 def event_of(frame: bytes | memoryview) -> int:
@@ -178,12 +192,12 @@ def fd_of(frame: zmq.Frame) -> int:
 
 def receive(socket: "zmq.Socket[bytes]") -> list[bytes | memoryview]:
     """Receive a waiting message; its buffers are views of libzmq's memory."""
-    frame = _raw.recv(socket, _NOBLOCK, False)
+    frame: zmq.Frame = socket.recv(NOBLOCK, False)
     if not frame.more:
         return [frame.bytes if len(frame) < _COPY_BELOW_BYTES else frame.buffer]
     frames = [frame.buffer]
     while frame.more:
-        frame = _raw.recv(socket, _NOBLOCK, False)
+        frame = socket.recv(NOBLOCK, False)
         frames.append(frame.buffer)
     return frames
 
@@ -192,13 +206,13 @@ def receive_identified(
     socket: "zmq.Socket[bytes]",
 ) -> tuple[bytes, bytes, list[bytes | memoryview]]:
     """Receive a waiting message of a ROUTER: its route, the key of its sender, and its frames."""
-    route = _raw.recv(socket, _NOBLOCK, False)
+    route: zmq.Frame = socket.recv(NOBLOCK, False)
     return route.bytes, sender_of(route)[1], receive(socket)
 
 
 def receive_routed(socket: "zmq.Socket[bytes]") -> tuple[bytes, list[bytes | memoryview]]:
     """Receive a waiting message of a ROUTER: its route, and its frames."""
-    route: bytes = _raw.recv(socket, _NOBLOCK)
+    route: bytes = socket.recv(NOBLOCK)
     return route, receive(socket)
 
 
@@ -206,16 +220,13 @@ def send(socket: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview]) -> N
     """Send a copy of a message: its buffers may be changed right after the call."""
     last = len(frames) - 1
     for i, frame in enumerate(frames):
-        flags = _NOBLOCK if i == last else _NOBLOCK | _SNDMORE
-        _raw.send(socket, frame, flags)
+        socket.send(frame, NOBLOCK if i == last else NOBLOCK | _SNDMORE)
 
 
-# pyzmq's own methods turn flags and options into enums and back at every call.  Its backend takes
-# plain numbers, in a fifth of the time.
-_raw: Any = _Backend
-_NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
+# As plain numbers: see RawSocket.
+NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
+EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 _COPY_BELOW_BYTES = 4096  # a view costs as much
-_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 
 
 class Unknown(enum.Enum):

@@ -19,9 +19,11 @@ only authenticated peers reach it, and the master never does.
 """
 
 import ctypes
+import inspect
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -44,28 +46,34 @@ from remotely.values.unpicklable import (
 MAX_BUFFERS = 4000
 
 
-class Encoded(NamedTuple):
+class Encoded:
     """A pickle, in pieces, and the buffers that travel beside it, flat and contiguous.
 
     The buffers, and pieces that are large, are the memory of the value itself: what is changed
     there before it is sent, is sent changed.  What is kept for later is `owned.Owned`.
-    `travelling` are the shared arrays within it: hold them until it has been read (in_transit.py).
+    `travelling` are the shared arrays within it (in_transit.py), and the actors whose handles are
+    among the arguments of a call: hold them until it has been read.
     """
 
-    pieces: Sequence[bytes | memoryview]
-    buffers: Sequence[memoryview]
-    travelling: Sequence[InTransit] = ()
+    __slots__ = ("buffers", "nbytes", "pieces", "travelling")
+
+    def __init__(
+        self,
+        pieces: Sequence[bytes | memoryview],
+        buffers: Sequence[memoryview],
+        travelling: Sequence[Any] = (),
+    ) -> None:
+        self.pieces = pieces
+        self.buffers = buffers
+        self.travelling = travelling
+        self.nbytes = sum(map(len, pieces))
+        for buffer in buffers:
+            self.nbytes += buffer.nbytes
 
     @property
     def payload(self) -> bytes | memoryview:
         """The pickle in one piece."""
         return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
-
-    @property
-    def nbytes(self) -> int:
-        if not self.buffers and len(self.pieces) == 1:
-            return len(self.pieces[0])
-        return sum(map(len, self.pieces)) + sum(buffer.nbytes for buffer in self.buffers)
 
 
 def encode(value: object, what: PartNames = "the value", *, in_band: bool = False) -> Encoded:
@@ -84,16 +92,6 @@ def encode(value: object, what: PartNames = "the value", *, in_band: bool = Fals
         return _encode(ByValuePickler, value, in_band)
     except Exception as error:
         raise NotPicklable(not_picklable_message(value, what, error)) from error
-
-
-def encode_atoms(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded | None:
-    """Pickle the arguments of a call if they are plain numbers and words, faster than others."""
-    if kwargs:
-        return None
-    for argument in args:
-        if type(argument) not in _ATOMS:
-            return None
-    return Encoded((pickle.dumps((args, kwargs), 5),), ())
 
 
 def decode(payload: bytes | memoryview, buffers: Sequence[object] = ()) -> Any:
@@ -162,3 +160,88 @@ def _encode(
 
 def _flat(piece: Any) -> memoryview:
     return piece.raw() if isinstance(piece, pickle.PickleBuffer) else memoryview(piece)
+
+
+# --- arguments of calls ---------------------------------------------------------------------------
+
+
+class Named(NamedTuple):
+    """What an argument refers to without containing it, and the words for that argument."""
+
+    thing: Any
+    name: str
+
+
+def encode_arguments(
+    actors: Sequence[Any],
+    method: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    names: PartNames = "",
+) -> tuple[Encoded, Sequence[Named]]:
+    """Pickle the arguments of a call, and say which of them refer to futures or refs.
+
+    Without `actors` nobody knows yet which actor the call is for.  `names` are what errors call
+    the arguments.  The actors whose handles are among them are kept by what is returned.
+    """
+    if not kwargs:
+        for argument in args:
+            if type(argument) not in _ATOMS:
+                break
+        else:  # faster than what follows
+            return Encoded((pickle.dumps((args, kwargs), 5),), ()), ()
+    notes = Notes(actors)
+    outer = noting.set(notes)
+    try:
+        encoded = encode((args, kwargs), (names or f"{method}: args", f"{method}: kwargs"))
+    finally:
+        noting.reset(outer)
+    if notes.kept:
+        encoded.travelling = (*encoded.travelling, *notes.kept)
+    return encoded, notes.things and named_arguments(method, args, kwargs, notes.things)
+
+
+class Notes:
+    """What was noted for a call to these actors, in the order of the numbers.
+
+    There are none if it is not known yet which actor the call is for.  `kept` are the actors whose
+    handles are among the arguments, which have to live until the call has its outcome.
+    """
+
+    __slots__ = ("_numbers", "kept", "remotes", "things")
+
+    def __init__(self, remotes: Sequence[Any]) -> None:
+        self.remotes = remotes
+        self.things: list[Any] | tuple[()] = ()  # there is one of these for each call: no list yet
+        self.kept: list[Any] | tuple[()] = ()
+        self._numbers: dict[int, int]  # by the id of a thing
+
+    def keep(self, actor: object) -> None:
+        self.kept = self.kept or []
+        self.kept.append(actor)
+
+    def number_of(self, thing: object) -> int:
+        if isinstance(self.things, tuple):
+            self.things, self._numbers = [], {}
+        number = self._numbers.setdefault(id(thing), len(self.things))
+        if number == len(self.things):
+            self.things.append(thing)
+        return number
+
+
+# Where things note themselves, while the arguments of a call are pickled.
+noting: ContextVar[Notes | None] = ContextVar("remotely_notes", default=None)
+
+
+def named_arguments(
+    method: str, args: tuple[Any, ...], kwargs: dict[str, Any], things: Sequence[Any]
+) -> list[Named]:
+    """Say which arguments refer to these things."""
+    words = [*((f"argument {i} of {method}", a) for i, a in enumerate(args, 1))]
+    words += [(f"argument {name!r} of {method}", a) for name, a in kwargs.items()]
+    names: dict[int, str] = {}
+    for name, argument in words:
+        # Of a `Reference`. Static: an argument may be a handle, or run code of the user's.
+        for thing in (argument, inspect.getattr_static(argument, "future", None)):
+            names.setdefault(id(thing), name)
+    return [Named(thing, names.get(id(thing), f"an argument of {method}")) for thing in things]

@@ -29,6 +29,7 @@ import msgspec
 
 from remotely.errors import WireError
 from remotely.machine.owned_fd import OwnedFd
+from remotely.machine.shield import shield
 from remotely.protocol import wire
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.numbers import NAME_BYTES
@@ -185,6 +186,12 @@ class OutgoingValue:
             kind, call_id, name, () if is_there else self.encoded.pieces, (), _write(loan)
         )
 
+    def take_back(self, loan: Loan) -> None:
+        """Free what was lent for a message that did not leave."""
+        if self._arena is not None:
+            with shield:
+                self._arena.take_back(loan)
+
     def close(self) -> None:
         """It has been sent to all: do not lend it any more."""
         if self._arena is not None and self._placed is not None:
@@ -200,6 +207,21 @@ def unpack(
         return message.payload, message.buffers
     loan = read_loan(message.loan)
     return borrow(loan) if isinstance(loan, Parcel) else open_loan(message, loan, peer)
+
+
+def with_loan(message: wire.Message, peer: MemoryPeer | None) -> wire.Message | Exception:
+    """Return a message with what was lent for it in its place, or the error of its reader.
+
+    One whose value is in a store is returned as it is.
+    """
+    try:
+        loan = read_loan(message.loan)
+        if isinstance(loan, Parcel):
+            return message
+        payload, buffers = open_loan(message, loan, peer)
+    except Exception as error:  # whatever its lender has sent
+        return error
+    return message._replace(payload=payload, buffers=buffers, loan=b"")
 
 
 def open_loan(message: wire.Message, loan: Loan, peer: MemoryPeer | None) -> Unpacked:

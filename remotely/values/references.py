@@ -9,10 +9,9 @@ itself in its `__reduce__`: a future always, a large ref if the call goes to ano
 """
 
 import copy
-import inspect
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,46 +21,13 @@ from remotely.values.owned import Owned
 from remotely.values.payload import Parcel, Unpacked
 
 
-class Notes:
-    """What was noted for a call to these actors, in the order of the numbers.
-
-    There are none if it is not known yet which actor the call is for.  `kept` are the actors whose
-    handles are among the arguments, which have to live until the call has its outcome.
-    """
-
-    __slots__ = ("_numbers", "kept", "remotes", "things")
-
-    def __init__(self, remotes: Sequence[Any]) -> None:
-        self.remotes = remotes
-        self.things: list[Any] | tuple[()] = ()  # there is one of these for each call: no list yet
-        self.kept: list[Any] | tuple[()] = ()
-        self._numbers: dict[int, int]  # by the id of a thing
-
-    def keep(self, actor: object) -> None:
-        self.kept = self.kept or []
-        self.kept.append(actor)
-
-    def number_of(self, thing: object) -> int:
-        if isinstance(self.things, tuple):
-            self.things, self._numbers = [], {}
-        number = self._numbers.setdefault(id(thing), len(self.things))
-        if number == len(self.things):
-            self.things.append(thing)
-        return number
-
-
 class _Local(threading.local):
-    """What this thread is doing.
+    """What this thread is doing: `entries` are those of a call, while it is unpickled."""
 
-    notes    where things note themselves, while a call is pickled
-    entries  those of a call, while it is unpickled
-    """
-
-    notes: Notes | None = None
     entries: Sequence[Any] = ()
 
 
-local = _Local()
+_local = _Local()
 
 # How this process fetches what is in a store; an actor sets it.
 fetch_parcel: Callable[[Parcel], Unpacked] | None = None
@@ -69,7 +35,7 @@ fetch_parcel: Callable[[Parcel], Unpacked] | None = None
 
 def noted(thing: object) -> tuple[Any, ...] | None:
     """Return what to pickle in the place of a thing; None if nobody notes."""
-    found = local.notes
+    found = codec.noting.get()
     return None if found is None else entry(found.number_of(thing))
 
 
@@ -104,27 +70,6 @@ class InStore:
         return _fetch, (_write(self._parcel),)
 
 
-class Named(NamedTuple):
-    """What an argument refers to, and the words for that argument."""
-
-    thing: Any
-    name: str
-
-
-def named_arguments(
-    method: str, args: tuple[Any, ...], kwargs: dict[str, Any], things: Sequence[Any]
-) -> list[Named]:
-    """Say which arguments refer to these things."""
-    words = [*((f"argument {i} of {method}", a) for i, a in enumerate(args, 1))]
-    words += [(f"argument {name!r} of {method}", a) for name, a in kwargs.items()]
-    names: dict[int, str] = {}
-    for name, argument in words:
-        # Of a `Reference`. Static: an argument may be a handle, or run code of the user's.
-        for thing in (argument, inspect.getattr_static(argument, "future", None)):
-            names.setdefault(id(thing), name)
-    return [Named(thing, names.get(id(thing), f"an argument of {method}")) for thing in things]
-
-
 def of_argument(error: BaseException, name: str) -> BaseException:
     """Return a copy, if it can be copied, of the error of a future that is an argument; it says
     so."""
@@ -141,15 +86,15 @@ def of_argument(error: BaseException, name: str) -> BaseException:
 
 def arrive(entries: Sequence[Any], payload: bytes | memoryview, buffers: Sequence[Any]) -> Any:
     """Unpickle arguments that refer to these entries."""
-    before, local.entries = local.entries, entries
+    before, _local.entries = _local.entries, entries
     try:
         return codec.decode(payload, buffers)
     finally:
-        local.entries = before
+        _local.entries = before
 
 
 def _entry(number: int) -> Any:
-    return local.entries[number]
+    return _local.entries[number]
 
 
 def _fetch(data: bytes) -> Any:

@@ -1,6 +1,6 @@
 """The user's own modules, sent as source and imported over there.
 
-A client gathers the modules of the script (`Way.SOURCE` in by_value.py) into batches: its library.
+A client gathers the modules of the script (`Way.SOURCE` in picklers.py) into batches: its library.
 Every actor that it calls is sent each batch, ahead of the first call that may
 need it: with PREPARE what is loaded when the actor is made, in SOURCES what is loaded later.  In
 the actor a finder, the first of all, serves them to Python's own import system.
@@ -31,7 +31,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -39,8 +39,7 @@ from remotely.errors import RemotelyError
 from remotely.machine.shield import RLock
 from remotely.protocol.resources import format_bytes
 from remotely.values import codec
-from remotely.values.by_value import Way, is_of_standard_library, way_of
-from remotely.values.picklers import goes_by_name
+from remotely.values.picklers import Way, goes_by_name, is_of_standard_library, way_of
 
 log = logging.getLogger("remotely")
 
@@ -171,6 +170,12 @@ _decode = msgspec.msgpack.Decoder(list[Source]).decode
 # --- those of this process ------------------------------------------------------------------------
 
 
+class Informed(Protocol):
+    """An actor, as far as it is sent modules."""
+
+    sent: tuple[int, frozenset[str]]  # which life, and the hashes of batches
+
+
 class Library:
     """The sources of this process, in the batches in which they are sent; `batches` only grows.
 
@@ -197,8 +202,10 @@ class Library:
     def gather(self) -> None:
         """Make a batch of the modules that are new or were reloaded, if there are any.
 
-        Raises RemotelyError if all of it is too large.
+        Called before an actor is made.  Raises RemotelyError if all of it is too large, and in an
+        actor that is importing such a module.
         """
+        refuse_while_importing("makes an actor")
         self._update(refuses=True)
 
     def look(self) -> None:
@@ -217,6 +224,25 @@ class Library:
                 is_one = self._whole_of == 1
                 self._whole = self.batches[0] if is_one else pack(list(self._held.values()))
             return self._whole, [batch.digest for batch in self.batches]
+
+    def whole_for(self, actor: "Informed", life: int) -> tuple[bytes, int]:
+        """Return all modules, for a new life of an actor, and how many batches they stand for."""
+        batch, stands_for = self.whole()
+        actor.sent = life, frozenset((batch.digest, *stands_for))
+        return batch.content, len(stands_for)
+
+    def unsent_for(self, actor: "Informed", life: int, sent: int) -> tuple[Sequence[Batch], int]:
+        """Return the batches that a life of an actor lacks, and how many there are now.
+
+        The first `sent` went over the same connection.  Others may have been sent by other clients,
+        as `actor.sent` tells, which is brought up to date.  If two threads send the same, nothing
+        is harmed.
+        """
+        batches = list(self.batches)
+        there = actor.sent[1] if actor.sent[0] == life else frozenset()
+        lacking = [batch for batch in batches[sent:] if batch.digest not in there]
+        actor.sent = life, there.union(batch.digest for batch in batches)
+        return lacking, len(batches)
 
     def add(self, batch: Batch) -> list[Source]:
         """Keep what this process was sent, to send it on.  Return the sources that are new."""

@@ -156,14 +156,10 @@ class Child:
 
     def as_status(self) -> control.ActorStatus:
         """Return all that a master has to know of it."""
-        figures = self.figures()
         return control.ActorStatus(
             location=self.location,
             request=self.request,
             gpu_ids=self.gpu_ids,
-            calls=figures.calls,
-            cpu_percent=figures.cpu_percent,
-            rss=figures.rss,
             since=self.since,
             seal=self.seal,
             delegate=self.delegate,

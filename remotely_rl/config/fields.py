@@ -13,7 +13,9 @@ from remotely_rl.environments import Source
 from remotely_rl.functions.distributions import MAX_LOG_STD, MIN_LOG_STD
 from remotely_rl.settings import COUNT, FRACTION, LENGTH, NOT_NEGATIVE, Range
 
-Env = Annotated[Source, "Gymnasium id, or a callable that makes environments: FILE.py:NAME"]
+Env = Annotated[
+    Source, "Gymnasium id, envpool:NAME, or a callable that makes environments: FILE.py:NAME"
+]
 
 # --- sampling -------------------------------------------------------------------------------------
 

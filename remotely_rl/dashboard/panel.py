@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from remotely.dashboard import app, rows
+from remotely.dashboard import app
 from remotely_rl.dashboard import groups, series
 from remotely_rl.dashboard.runs import COLUMNS, NoRun, Runs
 from remotely_rl.errors import TrainingError
@@ -55,16 +55,7 @@ def _answering(runs: Runs, answer: Callable[[Runs, Request], Response]) -> Calla
 
 
 def _list(runs: Runs, request: Request) -> Response:
-    asked = request.query_params
-    page = rows.page(
-        runs.rows(),
-        COLUMNS,
-        asked.get("sort") or "-updated",
-        asked.get("q", ""),
-        app.number(request, "after", 0),
-        app.number(request, "limit", rows.PAGE),
-    )
-    return JSONResponse({**page._asdict(), "folder": str(runs.root)})
+    return app.table(request, runs.rows(), COLUMNS, "-updated", folder=str(runs.root))
 
 
 def _run(runs: Runs, request: Request) -> Response:

@@ -48,8 +48,8 @@ from numpy.typing import NDArray
 from remotely_rl import trees
 from remotely_rl.environments import action_spaces, episodes
 from remotely_rl.environments.episodes import Episode
+from remotely_rl.environments.games import ABSENT
 from remotely_rl.environments.masks import Masks
-from remotely_rl.environments.multi_agent import ABSENT
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf, Observations
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import ILLEGAL

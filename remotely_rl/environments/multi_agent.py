@@ -21,8 +21,6 @@ When a game is over, `info` tells what each agent has got in it (environments/ep
 Such rows are what an environment returns that resets itself in the step after the end (NEXT_STEP),
 but for a game that begins without some of its agents: `info` of the reset then says which are
 `absent`.
-
-Nothing here imports PettingZoo: a game is whatever has the attributes that are used.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,20 +29,22 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, iterate
-from numpy.typing import NDArray
+from gymnasium.vector.utils import iterate
 
 from remotely_rl.environments import episodes
+from remotely_rl.environments.games import (
+    ABSENT,
+    Game,
+    SideBySide,
+    Step,
+    spaces_of,
+    takes_turns,
+)
 from remotely_rl.environments.names import name_of_games
 from remotely_rl.environments.observations import ACTION_MASK, AGENT, OBSERVATION
 from remotely_rl.errors import TrainingError
-from remotely_rl.supervision.rows import Rows, WrongShape
+from remotely_rl.supervision.rows import WrongShape
 from remotely_rl.supervision.seeds import Seeds, of_each
-
-ABSENT = "absent"  # the key of an info of `reset`
-
-Game = Any  # pettingzoo.ParallelEnv, or what looks like one
 
 
 class MultiAgent:
@@ -79,14 +79,12 @@ class MultiAgent:
         return Games(self, count)
 
 
-class Games(VectorEnv[Any, Any, NDArray[Any]]):
+class Games(SideBySide):
     """Games side by side; the rows of a game are its agents, in their order."""
 
     def __init__(self, source: MultiAgent, count: int):
         self.agents = source.agents
-        self.games = [source.make() for _ in range(count)]
-        self.num_envs = rows = count * len(self.agents)
-        seen, self.single_action_space = source.observation_space, source.action_space
+        seen = source.observation_space
         # The mask of a nested observation would not be found: it is in `info`.
         self._numbered = source.separate
         self._masked = source.separate and (
@@ -95,22 +93,13 @@ class Games(VectorEnv[Any, Any, NDArray[Any]]):
         if source.separate:
             which = spaces.Discrete(len(self.agents))
             seen = spaces.Dict({OBSERVATION: seen, AGENT: which})
-        self.single_observation_space = seen
-        self.observation_space = batch_space(seen, rows)
-        self.action_space = batch_space(self.single_action_space, rows)
-        first = self.games[0]
-        self.render_mode = getattr(first, "render_mode", None)
-        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
-        self._rows = Rows(seen, rows)
+        games, rows = [source.make() for _ in range(count)], count * len(self.agents)
+        super().__init__(games, rows, seen, source.action_space)
         seen.seed(0)
         for row in range(rows):  # of agents that were never there: anything that is an observation
             self._rows.write(row, seen.sample())
-        self._seeds = [Seeds() for _ in range(count)]
         self._acts = np.zeros(rows, np.bool_)  # that the row has an agent which can act
         self._returns = np.full(rows, np.nan)  # of agents that have acted in this game
-        self._reward = np.zeros(rows)
-        self._terminated = np.zeros(rows, np.bool_)
-        self._truncated = np.zeros(rows, np.bool_)
 
     def reset(
         self,
@@ -136,9 +125,7 @@ class Games(VectorEnv[Any, Any, NDArray[Any]]):
             infos = self._begin(int(number), options, infos)
         return self._rows.value(True), {**infos, ABSENT: ~self._acts}
 
-    def step(
-        self, actions: Any
-    ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+    def step(self, actions: Any) -> Step:
         """Take a step in each game, or begin another where the last one is over."""
         each = list(iterate(self.action_space, actions))
         self._reward[:] = 0.0
@@ -149,17 +136,7 @@ class Games(VectorEnv[Any, Any, NDArray[Any]]):
                 infos = self._play(number, game, each, infos)
             else:
                 infos = self._begin(number, None, infos)
-        rows = self._reward, self._terminated, self._truncated
-        return (self._rows.value(True), *(array.copy() for array in rows), infos)
-
-    def render(self) -> tuple[Any, ...]:
-        """Return a picture of each game."""
-        return tuple(game.render() for game in self.games)
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Close the games."""
-        for game in self.games:
-            game.close()
+        return self._stepped(infos)
 
     def _rows_of(self, number: int) -> Iterator[tuple[int, Any]]:
         """Yield the row and the name of each agent of a game."""
@@ -239,11 +216,6 @@ class Games(VectorEnv[Any, Any, NDArray[Any]]):
         return self._add_info(infos, info, row) if info else infos
 
 
-def takes_turns(game: object) -> bool:
-    """Whether a game is one of PettingZoo's AEC environments, whose agents act one by one."""
-    return hasattr(game, "last")
-
-
 def _agents_of(game: Game) -> tuple[Any, ...]:
     if isinstance(game, gymnasium.Env):
         raise TrainingError(
@@ -262,18 +234,3 @@ def _agents_of(game: Game) -> tuple[Any, ...]:
             f"{game} has no possible_agents: let that be a list of all agents that may appear in it"
         )
     return agents
-
-
-def spaces_of(
-    game: Game, agents: tuple[Any, ...]
-) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    found = [(game.observation_space(agent), game.action_space(agent)) for agent in agents]
-    for agent, other in zip(agents, found, strict=True):
-        for what, one, first in zip(("observations", "actions"), other, found[0], strict=True):
-            if one != first:
-                raise TrainingError(
-                    f"the {what} of agent {agent!r} are {one}, and those of {agents[0]!r}"
-                    f" {first}: agents that learn together need the same spaces; pad them"
-                    " (supersuit.pad_observations_v0, pad_action_space_v0)"
-                )
-    return found[0]

@@ -1,4 +1,4 @@
-"""What environments are made from: a Gymnasium id, or the user's own callable."""
+"""What environments are made from: an id of Gymnasium or EnvPool, or the user's own callable."""
 
 import copy
 import functools
@@ -11,19 +11,20 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
 from remotely.arguments import signature_of
-from remotely_rl.environments import additions
+from remotely_rl.environments import additions, env_pool
 from remotely_rl.environments.additions import Wrapper
 from remotely_rl.environments.atari import TAKES, Atari, is_atari_id, make_vector, observes_ram
 from remotely_rl.environments.contract import Environments
+from remotely_rl.environments.games import takes_turns
 from remotely_rl.environments.images import Images, preprocessed
-from remotely_rl.environments.multi_agent import MultiAgent, takes_turns
+from remotely_rl.environments.multi_agent import MultiAgent
 from remotely_rl.environments.names import name_of
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.supervision.vector import SupervisedVectorEnv, is_registered, spec_of
 from remotely_rl.supervision.watchdog import Watch
 from remotely_rl.supervision.whole import WatchedVectorEnv
 
-# A Gymnasium id, or a callable that makes the user's own environments: see `make`.
+# An id, or a callable that makes the user's own environments: see `plan`.
 Source = str | Callable[..., Any]
 
 
@@ -70,7 +71,9 @@ def plan(
     kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Wrapper] = (),
 ) -> Plan:
-    """Return how to make environments from a Gymnasium id or from the user's own callable.
+    """Return how to make environments from an id or from the user's own callable.
+
+    An id is Gymnasium's, or one of EnvPool's after `envpool:`, whose environments step as one.
 
     A callable with a parameter `num_envs` (a VectorEnv class has one) is called once with it and
     returns a Gymnasium VectorEnv.  A `MultiAgent` is called for so many rows as its games have
@@ -88,6 +91,8 @@ def plan(
     images, atari = images or Images(), atari or Atari()
     kwargs = dict(kwargs or {})
     check_is_known(source, kwargs)
+    if env_pool.is_id(source):
+        source = env_pool.maker(str(source))
     side_by_side = functools.partial(_side_by_side, images, waits, tuple(wrappers), kwargs)
     channels_first = images.frame_stack > 1
     if isinstance(source, str):
@@ -133,13 +138,16 @@ def is_atari(source: Source) -> bool:
 
 
 def check_is_known(source: Source, kwargs: Mapping[str, Any] | None = None) -> None:
-    """Raise TrainingError for an id that Gymnasium does not know, and for what `make` cannot call
-    with these arguments.
+    """Raise TrainingError for an id that nobody knows, and for what `make` cannot call with these
+    arguments.
 
     Of an id `module:id`, the module is imported: it and the modules that it needs are then sent to
     actors.
     """
     kwargs = kwargs or {}
+    if env_pool.is_id(source):
+        env_pool.check_is_known(str(source), kwargs)
+        return
     if isinstance(source, str):
         if ":" not in source and not is_registered(source):
             raise TrainingError(f"no environment is called {source!r}{_closest_id(source)}")
@@ -233,8 +241,8 @@ def _side_by_side(
 
 
 def makes_vector(source: Source) -> bool:
-    """Whether a source is a callable that makes a vector environment of the user's own."""
-    return callable(source) and _takes_num_envs(source)
+    """Whether a source makes a vector environment as a whole, EnvPool's or the user's own."""
+    return env_pool.is_id(source) or (callable(source) and _takes_num_envs(source))
 
 
 def _takes_num_envs(source: Callable[..., Any]) -> bool:

@@ -5,9 +5,9 @@ all games at once, so that a network chooses for them together.  A step is the l
 the moves of the others until it is its turn again; its reward is what the game has given it
 meanwhile.
 
-Nothing here imports PettingZoo.  A game is whatever has `possible_agents`, `observation_space`,
-`action_space`, `reset`, `agent_selection`, `last` and `step` with their meaning there: after the
-end each player gets its last turn, in which the others pass by `step(None)`.
+A game is whatever has `possible_agents`, `observation_space`, `action_space`, `reset`,
+`agent_selection`, `last` and `step` with their meaning in PettingZoo: after the end each player
+gets its last turn, in which the others pass by `step(None)`.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,17 +16,20 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, iterate
-from numpy.typing import NDArray
+from gymnasium.vector.utils import iterate
 
-from remotely_rl.environments.multi_agent import ABSENT, spaces_of, takes_turns
+from remotely_rl.environments.games import (
+    ABSENT,
+    Game,
+    SideBySide,
+    Step,
+    spaces_of,
+    takes_turns,
+)
 from remotely_rl.environments.observations import ACTION_MASK
 from remotely_rl.errors import TrainingError
-from remotely_rl.supervision.rows import Rows, WrongShape
+from remotely_rl.supervision.rows import WrongShape
 from remotely_rl.supervision.seeds import Seeds, of_each
-
-Game = Any  # pettingzoo.AECEnv, or what looks like one
 
 
 class Turn(NamedTuple):
@@ -72,30 +75,18 @@ def described(game: Game) -> Described:
     return Described(seats, *spaces_of(game, seats))
 
 
-class TurnBased(VectorEnv[Any, Any, NDArray[Any]]):
+class TurnBased(SideBySide):
     """Games side by side: a row is the learner's seat in one."""
 
     def __init__(self, make: Callable[[], Game], count: int, opponent: Opponent):
-        self.games = [make() for _ in range(count)]
-        self.num_envs = count
-        first = self.games[0]
-        self._seats, space, self.single_action_space = described(first)
-        self.single_observation_space = space
-        self.observation_space = batch_space(space, count)
-        self.action_space = batch_space(self.single_action_space, count)
-        self.render_mode = getattr(first, "render_mode", None)
-        metadata = getattr(first, "metadata", {})
-        self.metadata = {**metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+        games = [make() for _ in range(count)]
+        self._seats, space, action_space = described(games[0])
+        super().__init__(games, count, space, action_space)
         self._mask_is_observed = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
         self._opponent = opponent
-        self._rows = Rows(space, count)
-        self._seeds = [Seeds() for _ in range(count)]
         self._begun = list(range(count))  # of which the learner's seat in the next game follows
         self._seat: list[Any] = [self._seats[0]] * count
         self._random = np.random.default_rng()
-        self._reward = np.zeros(count)
-        self._terminated = np.zeros(count, np.bool_)
-        self._truncated = np.zeros(count, np.bool_)
 
     def reset(
         self,
@@ -118,9 +109,7 @@ class TurnBased(VectorEnv[Any, Any, NDArray[Any]]):
         # As after a step: a game may be over before the learner's first turn.
         return self._rows.value(True), {**infos, ABSENT: self._terminated | self._truncated}
 
-    def step(
-        self, actions: Any
-    ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+    def step(self, actions: Any) -> Step:
         """Move in each game, or begin another where the last one is over."""
         for number, action in enumerate(iterate(self.action_space, actions)):
             if self._terminated[number] or self._truncated[number]:
@@ -128,17 +117,7 @@ class TurnBased(VectorEnv[Any, Any, NDArray[Any]]):
             else:
                 self.games[number].step(action)
         infos = self._let_others_move(range(self.num_envs))
-        rows = self._reward, self._terminated, self._truncated
-        return (self._rows.value(True), *(array.copy() for array in rows), infos)
-
-    def render(self) -> tuple[Any, ...]:
-        """Return a picture of each game."""
-        return tuple(game.render() for game in self.games)
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Close the games."""
-        for game in self.games:
-            game.close()
+        return self._stepped(infos)
 
     def _begin(self, number: int, options: dict[str, Any]) -> None:
         self.games[number].reset(seed=self._seeds[number].next(), options=options or None)

@@ -51,7 +51,7 @@ from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common, learners_of
 from remotely_rl.environments import Environments, episodes
 from remotely_rl.environments.contract import FRAME
-from remotely_rl.environments.multi_agent import ABSENT
+from remotely_rl.environments.games import ABSENT
 from remotely_rl.environments.observations import ACTION_MASK
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning.learner import gpu_lost

@@ -15,7 +15,7 @@ The autoreset mode decides which DEAD seats a step waits for:
     SAME_STEP  all: the row of a crash has the first observation of the next episode
     DISABLED   none: only `reset` begins episodes, and a step is refused while one has ended
 
-The table in docs/environments.md is made from this one.
+The table in docs/design.md is made from this one.
 """
 
 from enum import StrEnum

@@ -22,7 +22,7 @@ import remotely
 from remotely.api.handle import remote_of
 from remotely.client import channel
 from remotely.client.channel import Channel
-from remotely.transport import sockets
+from remotely.transport.sockets import RawSocket
 from tests.clusters import wait_until
 
 SMALL, LARGE = 7, np.arange(30_000)  # in one frame; in several, or through memory
@@ -180,16 +180,20 @@ def test_a_call_in_a_signal_handler_is_refused_and_harms_no_other(
             assert [future.result(NO_LATER_THAN_S) for future in futures] == [*range(20)]
 
 
+@pytest.mark.parametrize("loop_sends", [False, True])
 def test_a_slow_signal_handler_delays_no_other_actor(
-    here: None, monkeypatch: pytest.MonkeyPatch
+    here: None, monkeypatch: pytest.MonkeyPatch, loop_sends: bool
 ) -> None:
     """In the middle of sending, say, while the loop has something to do for the same channel."""
     echo, other = Echo(), Echo()
+    line = remote_of(echo).channel
     earlier, elsewhere = echo.echo.submit(1), other.echo.submit(2)
     told: list[int] = []
-    send = sockets.send
+    send = RawSocket.send
 
     def take_long(*_: object) -> None:
+        if loop_sends:  # where the results of the actor are to stay
+            elsewhere.add_done_callback(lambda _: line.fetch_results(False))
         for future in (earlier, elsewhere):
             future.add_done_callback(lambda future: told.append(future.result()))
         wait_until(lambda: 2 in told, "the other actor's reply is told")
@@ -200,7 +204,7 @@ def test_a_slow_signal_handler_delays_no_other_actor(
         send(*args)
 
     with interrupting(take_long):
-        monkeypatch.setattr(sockets, "send", send_interrupted)
+        monkeypatch.setattr(RawSocket, "send", send_interrupted)
         assert echo.echo(3) == 3
     wait_until(lambda: sorted(told) == [1, 2], "all are told")
 

@@ -15,18 +15,16 @@ nothing else: a ratio of two figures of one run can be claimed, a figure alone i
 import importlib
 import sys
 
-from tools.bench import page, program
-from tools.bench.systems import BENCH
+from tools.bench import program, systems
 
 OTHERS = ("rl", "replay", "vector")
 
 
 def main() -> int:
     if sys.argv[1:2] and sys.argv[1] in OTHERS:
-        systems = importlib.import_module(f"tools.bench_{sys.argv.pop(1)}.systems")
-        to = program.Page(systems.SECTION.path, systems.SECTION.filled)
-        return program.main(systems.BENCH, systems.__doc__, to)
-    return program.main(BENCH, __doc__, program.Page(page.PAGE, page.filled))
+        other = importlib.import_module(f"tools.bench_{sys.argv.pop(1)}.systems")
+        return program.main(other.SECTION, other.__doc__)
+    return program.main(systems.SECTION, __doc__)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ included, and the latency of a placement is what a client sees.
 """
 
 import argparse
+import contextlib
 import gc
 import itertools
 import json
@@ -24,7 +25,7 @@ import socket
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -191,9 +192,7 @@ def status(number: int, worker: int, owner: str, max_restarts: int = 0) -> contr
     actor = f"{worker:06x}{number:04x}{'0' * 22}"
     maker = owner if max_restarts else ""
     request = request_of(actor, owner, max_restarts=max_restarts, maker=maker)
-    return control.ActorStatus(
-        location=location_of(request), request=request, cpu_percent=99.9, rss=1 << 28, since=1e9
-    )
+    return control.ActorStatus(location=location_of(request), request=request, since=1e9)
 
 
 def hello_of(who: str) -> control.Hello:
@@ -423,8 +422,27 @@ def _of_a_rack(cluster: Cluster, count: int) -> dict[str, float]:
 
 def with_sockets(workers: int, actors: int) -> dict[str, float]:
     """Return what a master process takes of a core at rest, and how fast a client gets an actor."""
-    daemons.raise_descriptor_limit()
     master_key, client_key, worker_key = fresh_keys()
+    with running(master_key, client_key, worker_key, workers, actors) as (address, pid):
+        rest_percent = percent_of_a_core(pid)
+        context = sockets.new_context()
+        try:
+            latencies_s = _latencies_s(context, address, client_key, worker_key)
+        finally:
+            context.destroy(linger=0)
+    return {
+        "at rest, % of a core": rest_percent,
+        "a placement for a client, ms: median": 1e3 * statistics.median(latencies_s),
+        "a placement for a client, ms: 99 of 100": 1e3 * sorted(latencies_s)[-SAMPLES // 100 - 1],
+    }
+
+
+@contextlib.contextmanager
+def running(
+    master_key: MasterKey, client_key: MemberKey, worker_key: MemberKey, workers: int, actors: int
+) -> Iterator[tuple[str, int]]:
+    """Run a master with so many workers, as _crowd plays them; yield its address and its pid."""
+    daemons.raise_descriptor_limit()
     address = f"tcp://127.0.0.1:{_free_port()}"
     master = _start_master(address, master_key)
     spawn = multiprocessing.get_context("spawn")
@@ -433,25 +451,17 @@ def with_sockets(workers: int, actors: int) -> dict[str, float]:
     members = (address, worker_key, secret, listed, workers, actors, ready)
     crowd = spawn.Process(target=_crowd, args=members, daemon=True)
     crowd.start()
-    context = sockets.new_context()
     try:
         if not ready.wait(60):
             raise SystemExit(f"{workers} workers were not taken in within 60 s")
         time.sleep(SETTLE_S)
-        rest_percent = _percent_of_a_core(master.pid)
-        latencies_s = _latencies_s(context, address, client_key, worker_key)
+        yield address, master.pid
     finally:
-        context.destroy(linger=0)
         crowd.kill()
         crowd.join()
         assert master.stdin is not None
         master.stdin.close()  # its lifeline
         master.wait()
-    return {
-        "at rest, % of a core": rest_percent,
-        "a placement for a client, ms: median": 1e3 * statistics.median(latencies_s),
-        "a placement for a client, ms: 99 of 100": 1e3 * sorted(latencies_s)[-SAMPLES // 100 - 1],
-    }
 
 
 def _free_port() -> int:
@@ -474,8 +484,8 @@ def _start_master(address: str, key: MasterKey) -> "subprocess.Popen[bytes]":
     return master
 
 
-def _percent_of_a_core(pid: int) -> float:
-    """Return what a process takes while nothing but rest happens; all of its threads."""
+def percent_of_a_core(pid: int) -> float:
+    """Return what a process takes in REST_S; all of its threads."""
     process = psutil.Process(pid)
     begin, before = time.monotonic(), process.cpu_times()
     time.sleep(REST_S)

@@ -1,4 +1,4 @@
-"""The description of a run, and the page that is filled with it: docs/benchmarks.md here."""
+"""The description of a run, and the section of a page that is filled with it."""
 
 import os
 import platform
@@ -12,10 +12,8 @@ from typing import NamedTuple
 from tools.bench import table, turns
 from tools.bench.benchmark import ROOT, Benchmark
 from tools.bench.figures import Figures
-from tools.bench.systems import BENCH
 from tools.tables import table as markdown
 
-PAGE = ROOT / "docs" / "benchmarks.md"
 Run = Mapping[str, str]  # what was run, on what
 
 
@@ -36,20 +34,6 @@ def described(bench: Benchmark, command: str, rounds: int) -> dict[str, str]:
     }
 
 
-def filled(page: str, run: Run, figures: Figures) -> str:
-    """Return the page with the text between each pair of marks replaced."""
-    head, lines = table.measured(BENCH.rows, figures, BENCH.titles)
-    bars = [row[:-1] for row in table.bars(BENCH.rows, figures, BENCH.titles)]  # others: below
-    texts = {
-        "run": run_table(run),
-        "bars": markdown([*table.HEAD[:-1]], bars),
-        "systems": markdown(head, lines),
-    }
-    for name, text in texts.items():
-        page = replaced(page, f"<!-- {name} -->", "<!-- end -->", text)
-    return page
-
-
 class Section(NamedTuple):
     """A part of a page, between two marks of its name, that a run of a benchmark fills."""
 
@@ -65,16 +49,9 @@ class Section(NamedTuple):
 
     def filled(self, page: str, run: Run, figures: Figures) -> str:
         """Return the page with the section made of a run."""
-        rows, systems = self.bench.rows, self.bench.systems
-        who = [name for name in systems if any(figures.of(name, row.figure) for row in rows)]
-        who = who or [*systems]  # nothing was measured yet
-        parts = (
-            run_table(run),
-            self.how,
-            markdown(table.HEAD, table.bars(rows, figures, self.bench.titles)),
-            "What each was told:",
-            markdown(["", ""], [[systems[name].title, systems[name].note] for name in who]),
-        )
+        lines = table.bars(self.bench.rows, figures, self.bench.titles)
+        shown = [line for line in lines if line[1] or line[5]]  # with a bar, or beside others
+        parts = run_table(run), self.how, markdown(table.HEAD, shown)
         return replaced(page, *self.marks, "\n" + "\n\n".join(parts) + "\n")
 
 

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from tools.bench import page, table, turns
 from tools.bench.benchmark import OWN, Benchmark, Limits
@@ -17,15 +16,9 @@ from tools.bench.figures import Figures
 REPEATS = 1000  # of a figure in one turn, at most: so rounds are apart in what is kept
 
 
-class Page(NamedTuple):
-    """Where --write puts a run, and how: `filled(text, run, figures)` is the new text."""
-
-    path: Path
-    filled: Callable[[str, page.Run, Figures], str]
-
-
-def main(bench: Benchmark, told: str | None, to: Page) -> int:
-    """Do what the command line says; return the exit status."""
+def main(to: page.Section, told: str | None) -> int:
+    """Do what the command line says; return the exit status.  `to` is what --write fills."""
+    bench = to.bench
     parser = argparse.ArgumentParser(
         prog=bench.command,
         description=told,
@@ -65,6 +58,8 @@ def main(bench: Benchmark, told: str | None, to: Page) -> int:
         failed = measure(bench, options, rounds, figures, keep)
     print("\n".join(f"{word:9} {text}" for word, text in run.items()), end="\n\n")
     print(table.text(table.bars(bench.rows, figures, bench.titles)))
+    print("\nWhat each was told:")
+    print("\n".join(f"  {one.title}: {one.note}" for one in bench.systems.values() if one.note))
     if options.json:
         _write(options.json, run, figures)
     if options.png:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tools.bench.benchmark import OWN, Benchmark, System, python_of
+from tools.bench.benchmark import OWN, ROOT, Benchmark, System, python_of
+from tools.bench.page import Section
 from tools.bench.rows import Row, Term, at_least, at_most
 
 BARE = Term("bare", "bare pyzmq")
@@ -195,4 +196,12 @@ BENCH = Benchmark(
     install="make bench-peers",
     code=("remotely",),
     not_quick=frozenset({"registry"}),
+)
+
+SECTION = Section(
+    BENCH,
+    ROOT / "docs" / "benchmarks.md",
+    "bench",
+    "Median of the rounds and their range. A ratio is that of one round; the median of the rounds'"
+    ' ratios is judged. "Others" are medians.',
 )

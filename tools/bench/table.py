@@ -1,4 +1,4 @@
-"""The table of all bars, for a terminal and a page; for the page also one of all systems."""
+"""The table of all bars, for a terminal and a page."""
 
 from collections.abc import Sequence
 
@@ -27,20 +27,6 @@ def bars(rows: Sequence[Row], figures: Figures, titles: dict[str, str]) -> list[
             lines.append([first[0], reach, first[1], ratio, reached, last])
             first, last = ["", ""], ""
     return lines
-
-
-def measured(
-    rows: Sequence[Row], figures: Figures, titles: dict[str, str]
-) -> tuple[list[str], list[list[str]]]:
-    """Return head and lines of a table with a column for each system that measured something."""
-    systems = [system for system in titles if any(figures.of(system, row.figure) for row in rows)]
-    lines = []
-    for row in rows:
-        found = [figures.spread(system, row.figure) for system in systems]
-        if sum(one is not None for one in found) > 1:
-            cells = [shown_spread(row.figure, one) if one else "" for one in found]
-            lines.append([row.title, *cells])
-    return ["", *(titles[system] for system in systems)], lines
 
 
 def text(lines: list[list[str]]) -> str:

@@ -1,11 +1,12 @@
 """The dashboard's speed, weight and memory, beside what each is to reach.
 
-    python -m tools.bench_dashboard            # two minutes
+    python -m tools.bench_dashboard            # five minutes
     python -m tools.bench_dashboard --write    # into docs/dashboard.md
 
 Without Playwright and Chromium, what the browser sees is left out.
 
-The cluster and the runs are made up (made_up.py); page, server and files are the real ones.  Each
+The cluster and the runs are made up (made_up.py); page, server and files are the real ones.  So are
+the master whose share is measured, and the run that trains beside a dashboard (beside.py).  Each
 figure is a median of ROUNDS.  Run it on a machine that does nothing else.
 """
 
@@ -31,12 +32,17 @@ from typing import Any
 
 import psutil
 
+from remotely.dashboard.watch import EVERY_S
+from remotely.transport import key_files
 from tools import tables
+from tools.bench import master
 from tools.bench.benchmark import ROOT
-from tools.bench_dashboard.made_up import make_runs
+from tools.bench_dashboard import beside
+from tools.bench_dashboard.made_up import PER_MACHINE, make_runs
 
 ROUNDS = 7
-LOOK_S = 30.0  # for how long the load of one viewer is measured
+LOOK_S = 20.0  # for how long the load of one viewer is measured, and of none
+READS = 2  # of the long run: the second is to leave no more behind than the first
 BEGIN, END = "<!-- speed -->", "<!-- end -->"
 
 
@@ -68,8 +74,19 @@ class Served:
         return float(psutil.Process(self.process.pid).memory_info().rss) / 2**20
 
     def cpu_s(self) -> float:
-        times = psutil.Process(self.process.pid).cpu_times()
-        return float(times.user + times.system)
+        return _cpu_s(self.process.pid)
+
+    def follow(self) -> Any:
+        """Open the stream of the overview."""
+        return self._opener.open(f"{self.base}/api/events")
+
+    def asked_after(self, seconds: float) -> int:
+        """Let it be for a while, and end it; return how many questions its cluster was asked."""
+        assert self.process.stdout is not None
+        time.sleep(seconds)
+        self.process.send_signal(signal.SIGINT)
+        (number,) = re.findall(r"asked (\d+) times", self.process.stdout.read())
+        return int(number)
 
 
 def _note_url(urls: list[str], request: Any) -> None:
@@ -83,9 +100,9 @@ def _link(line: str) -> str:
 
 
 @contextlib.contextmanager
-def served(actors: int, runs: Path) -> Iterator[Served]:
-    command = [sys.executable, "-m", "tools.bench_dashboard.made_up", str(actors), str(runs)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+def started(*words: str) -> Iterator[Served]:
+    """Start a dashboard by a command; end it as Ctrl-C does."""
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
     try:
         dashboard = Served(process, _link(process.stdout.readline()))
@@ -97,18 +114,71 @@ def served(actors: int, runs: Path) -> Iterator[Served]:
         process.stdout.close()
 
 
-def timed(dashboard: Served, action: Callable[[], object]) -> str:
+def served(actors: int, runs: Path) -> contextlib.AbstractContextManager[Served]:
+    """Start a dashboard of a made-up cluster."""
+    made_up = "tools.bench_dashboard.made_up"
+    return started(sys.executable, "-m", made_up, str(actors), str(runs))
+
+
+@contextlib.contextmanager
+def looked_at(dashboard: Served) -> Iterator[None]:
+    """Have one browser follow the overview."""
+    dashboard.open()
+    stream = dashboard.follow()
+    stream.readline()
+    try:
+        yield
+    finally:
+        stream.close()
+
+
+def shares(folder: Path, actors: int) -> dict[str, float]:
+    """Return what a master and its dashboard take of a core: with one viewer, and with none.
+
+    The master's workers are played, and report each second whoever asks (tools/bench/master.py).
+    """
+    key_files.make_keys(folder)
+    keys = (
+        key_files.load_master(folder / "master.key"),
+        key_files.load_member(folder / "client.key"),
+        key_files.load_member(folder / "worker.key"),
+    )
+    with master.running(*keys, actors // PER_MACHINE, actors) as (address, pid):
+        main = "from remotely.cli import main; main()"
+        script = [sys.executable, "-c", main, "dashboard", address.removeprefix("tcp://")]
+        key = ["--key", str(folder / "viewer.key"), "--listen", "127.0.0.1:0"]
+        with started(*script, *key) as dashboard:
+            found = _shares("with none", pid, dashboard)
+            with looked_at(dashboard):
+                return found | _shares("with one viewer", pid, dashboard)
+
+
+def _shares(viewers: str, master_pid: int, dashboard: Served) -> dict[str, float]:
+    processes = {"master": master_pid, "dashboard": dashboard.process.pid}
+    before = {who: _cpu_s(pid) for who, pid in processes.items()}
+    time.sleep(LOOK_S)
+    return {
+        f"{who} {viewers}": (_cpu_s(pid) - before[who]) / LOOK_S for who, pid in processes.items()
+    }
+
+
+def _cpu_s(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def timed(dashboard: Served, action: Callable[[], object], rounds: int = ROUNDS) -> str:
     """Return how long an answer takes: the median, and what it takes of a core.
 
     The second is what the first would be on a machine that does nothing else.
     """
     times = []
     cpu_s = dashboard.cpu_s()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         began = time.perf_counter()
         action()
         times.append((time.perf_counter() - began) * 1000)
-    cpu_ms = 1000 * (dashboard.cpu_s() - cpu_s) / ROUNDS
+    cpu_ms = 1000 * (dashboard.cpu_s() - cpu_s) / rounds
     return f"{statistics.median(times):.0f} ms, {cpu_ms:.0f} ms of a core"
 
 
@@ -185,16 +255,14 @@ def measured(folder: Path) -> list[list[str]]:
         else:
             print("no Playwright or no Chromium: paint and weight are not measured")
     with served(1000, runs) as dashboard:
+        tell("questions to the cluster, nobody looks", str(dashboard.asked_after(2 * EVERY_S)), "0")
+    for who, share in shares(folder / "keys", 1000).items():
+        tell(f"{who}, 1,000 actors", f"{share:.2%} of a core", "< 1 %")
+    with served(1000, runs) as dashboard:
         dashboard.open()
-        stream = dashboard._opener.open(f"{dashboard.base}/api/events")
-        stream.readline()
-        before = dashboard.cpu_s()
-        time.sleep(LOOK_S)
-        load = (dashboard.cpu_s() - before) / LOOK_S
-        stream.close()
-        tell("dashboard with one viewer, 1,000 actors", f"{load:.2%} of a core", "< 1 %")
-        list_ms = timed(dashboard, lambda: dashboard.get("/api/runs"))
-        tell("list of 200 runs of 10,000 rows", list_ms, "< 500 ms")
+        for which, rounds in (("at first", 1), ("again", ROUNDS)):
+            list_ms = timed(dashboard, lambda: dashboard.get("/api/runs"), rounds)
+            tell(f"list of 200 runs of 10,000 rows, {which}", list_ms, "< 500 ms")
         ten = [f"ppo-{n:03}" for n in range(10)]
         ten_ms = timed(dashboard, lambda: dashboard.get("/api/compare", run=ten))
         tell("ten curves of 10,000 rows", ten_ms, "< 300 ms")
@@ -214,11 +282,31 @@ def measured(folder: Path) -> list[list[str]]:
     with served(0, long) as dashboard:
         dashboard.open()
         dashboard.get("/api/runs")
-        began, highest = dashboard.rss_mb(), 0.0
-        dashboard.get("/api/runs/ppo-000/metrics", points=600)
-        highest = max(highest, dashboard.rss_mb())
-        tell("memory over 1,000,000 rows", f"{highest:.0f} MB, {began:.0f} before", "< 60 MB, flat")
+        began_mb, read_mb = dashboard.rss_mb(), []
+        for _ in range(READS):
+            dashboard.get("/api/runs/ppo-000/metrics", points=600)
+            read_mb.append(dashboard.rss_mb())
+        told = f"{read_mb[0]:.0f} MB, {began_mb:.0f} before, {max(read_mb):.0f} after {READS} reads"
+        tell("memory over 1,000,000 rows", told, "< 60 MB, flat")
+    tell("training beside an open dashboard", trained(folder / "trained"), ">= 0.99 of without")
     return rows
+
+
+def trained(folder: Path) -> str:
+    """Return the steps a second of a run whose page is open, over those while it is not."""
+    folder.mkdir()
+    run = folder / "ppo"
+    with served(1000, folder) as dashboard:
+        dashboard.open()
+
+        def look() -> None:  # as the page of a run does
+            dashboard.get("/api/cluster")
+            dashboard.get("/api/runs/ppo")
+            dashboard.get("/api/runs/ppo/metrics", points=600)
+
+        ratios = beside.ratios(run, look)
+    middle, around = statistics.mean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5
+    return f"{middle:.3f} ± {around:.3f} of {len(ratios)} pairs"
 
 
 def main() -> None:
@@ -229,6 +317,8 @@ def main() -> None:
     )
     parser.add_argument("--write", action="store_true", help="put the table into docs/dashboard.md")
     options = parser.parse_args()
+    load = os.getloadavg()[0]
+    where = f"On {os.cpu_count()} cores, whose load was {load:.1f} before."
     with tempfile.TemporaryDirectory(prefix="bench-dashboard-") as folder:
         rows = measured(Path(folder))
     if options.write:
@@ -237,7 +327,8 @@ def main() -> None:
         before, _, rest = text.partition(BEGIN)
         _, _, after = rest.partition(END)
         filled = tables.table(["measure", "figure", "to reach"], rows)
-        page.write_text(f"{before}{BEGIN}\n{filled}\n{END}{after}", encoding="utf-8")
+        written = f"{before}{BEGIN}\n{where}\n\n{filled}\n{END}{after}"
+        page.write_text(written, encoding="utf-8")
 
 
 if __name__ == "__main__":

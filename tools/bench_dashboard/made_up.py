@@ -76,15 +76,16 @@ class MadeUp:
         request = control.Request(
             actor=actor, name=name, class_name=kind, owner="", job="", python="3.11"
         )
-        return control.ActorStatus(
-            location=location,
-            request=request,
+        figures = control.Figures(
+            actor=actor,
             calls=self.asked * (n % 97),
             cpu_percent=float(n % 101),
             rss=(n % 1000 + 1) << 20,
-            since=1.7e9 + n,
             running=n % 2,
             method="step" * (n % 2),
+        )
+        return control.ActorStatus(
+            location=location, request=request, since=1.7e9 + n, figures=figures
         )
 
 

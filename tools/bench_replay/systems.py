@@ -143,7 +143,7 @@ BENCH = Benchmark(
 
 SECTION = Section(
     BENCH,
-    ROOT / "docs" / "replay.md",
+    ROOT / "docs" / "benchmarks.md",
     "bench-replay",
     "Draws of 256 rows a second, median of the rounds and their range. A ratio is that of one"
     ' round; the median of the rounds\' ratios is judged. "Others" are medians.',

@@ -118,4 +118,4 @@ SECTION = Section(
 )
 
 if __name__ == "__main__":
-    sys.exit(program.main(BENCH, __doc__, program.Page(SECTION.path, SECTION.filled)))
+    sys.exit(program.main(SECTION, __doc__))

@@ -193,6 +193,5 @@ SECTION = Section(
     ROOT / "docs" / "results.md",
     "bench-rl",
     "Steps of the agent a second, median of the rounds and their range. A ratio is that of one"
-    ' round; the median of the rounds\' ratios is judged. "Others" are medians. The last rows are'
-    " what the composed limit is made of.",
+    ' round; the median of the rounds\' ratios is judged. "Others" are medians.',
 )

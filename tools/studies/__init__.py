@@ -1,4 +1,4 @@
-"""Studies of the size of a batch, after Stooke and Abbeel 2018: the figures of docs/batch.md.
+"""Studies of the size of a batch, after Stooke and Abbeel 2018: the figures of docs/results.md.
 
     python -m tools.studies.simulators       A2C with 16 to 512 simulators: steps until it is good,
                                              and signal and noise of its gradients

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -101,29 +102,48 @@ def labels(specs: Sequence[str]) -> dict[str, str]:
 
 
 def table(curves: Sequence[Curve]) -> str:
-    """Where each ended, in Markdown."""
-    rows = []
-    for curve in curves:
-        end, last = curve.looks[-1], curve.looks[-LAST:]
-        accuracy = [look["accuracy"] for look in last]
-        rows.append([
+    """Where each ended, in Markdown: a column for each rule, or a line where all are of one."""
+    lasts = f"means of the last {LAST} looks"
+    cells = {(curve.panel, rule_of(curve)): curve for curve in curves}
+    if len(cells) == len(curves):
+        has_clock = curves[0].looks[-1]["time_s"]
+        told = f"the simulated time to {GOAL:.0%}" if has_clock else "accuracy"
+        second = _first if has_clock else _accuracy
+        ends = {
+            place: f"{_mean(curve, 'loss'):.3f}, {second(curve)}" for place, curve in cells.items()
+        }
+        return f"Test loss and {told}; {lasts}.\n\n{tables.pivoted(ends)}"
+    rows = [
+        [
             curve.panel,
-            f"`{curve.spec}`",
-            f"{statistics.mean(look['loss'] for look in last):.3f}",
-            f"{statistics.mean(accuracy):.1%} ± {statistics.pstdev(accuracy):.1%}",
-            f"{end['pushes']:,.0f}",
-            f"{end['fetches']:,.0f}",
-            f"{end['staleness']:.1f}",
-            *([f"{end['time_s']:,.0f} s", _first(curve.looks)] if end["time_s"] else []),
-        ])  # fmt: skip
-    clock = ["clock", f"at {GOAL:.0%}"] if curves[0].looks[-1]["time_s"] else []
-    head = ["", "rule", "test loss", "accuracy", "pushes", "fetches", "staleness", *clock]
-    told = f"Test loss and accuracy are means of the last {LAST} looks, ± their deviation."
-    at = head.index("pushes")
-    if len({row[at] for row in rows}) == 1:
-        told += f" Every run has {rows[0][at]} pushes."
-        head, rows = [*head[:at], *head[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows]
-    return f"{told}\n\n{tables.table(head, grouped(rows))}"
+            labels([one.spec for one in curves])[curve.spec],
+            f"{_mean(curve, 'loss'):.3f}",
+            _accuracy(curve),
+            *(f"{curve.looks[-1][name]:,.0f}" for name in ("pushes", "fetches", "staleness")),
+        ]
+        for curve in curves
+    ]
+    head = ["", "rule", "test loss", "accuracy", "pushes", "fetches", "staleness"]
+    return f"Test loss and accuracy are {lasts}.\n\n{tables.table(head, grouped(rows))}"
+
+
+def rule_of(run: Curve) -> str:
+    """The rule of a run: its name, and the gradients of a step as a part of its N clients."""
+    rule, _, settings = run.spec.partition(":")
+    needed = re.search(r"\bn=(\d+)", settings)
+    clients = re.search(r"(\d+) (?:clients|workers)", run.panel)
+    if needed is None or clients is None:
+        return f"`{rule}`"
+    return f"`{rule}`, n = N / {int(clients[1]) // int(needed[1])}"
+
+
+def _accuracy(curve: Curve) -> str:
+    deviation = statistics.pstdev(look["accuracy"] for look in curve.looks[-LAST:])
+    return f"{_mean(curve, 'accuracy'):.1%} ± {deviation:.1%}"
+
+
+def _mean(curve: Curve, name: str) -> float:
+    return statistics.mean(look[name] for look in curve.looks[-LAST:])
 
 
 def grouped(rows: Sequence[list[str]]) -> list[list[str]]:
@@ -133,9 +153,9 @@ def grouped(rows: Sequence[list[str]]) -> list[list[str]]:
             for row, name in zip(rows, names, strict=False)]  # fmt: skip
 
 
-def _first(looks: list[dict[str, float]]) -> str:
+def _first(curve: Curve) -> str:
     """When the goal was reached, by the simulated clock."""
-    times = (look["time_s"] for look in looks if look["accuracy"] >= GOAL)
+    times = (look["time_s"] for look in curve.looks if look["accuracy"] >= GOAL)
     return next((f"{time:,.1f} s" for time in times), "never")
 
 

@@ -187,20 +187,14 @@ def run(spec: str, course: Course, seed: int, minutes: float) -> Finish:
 
 
 def table(finishes: list[Finish]) -> str:
-    """Medians and ranges over the seeds, in Markdown."""
-    rows = []
+    """Seconds and steps, medians over the seeds with the range of seconds, in Markdown."""
+    cells = {}
     for course, spec in dict.fromkeys((one.course, one.spec) for one in finishes):
         runs = [one for one in finishes if (one.course, one.spec) == (course, spec)]
-        seconds = [run.seconds for run in runs]
-        rows.append([
-            course,
-            f"`{spec}`",
-            f"{sum(run.reached for run in runs)} of {len(runs)}",
-            f"{statistics.median(seconds):.0f} ({min(seconds):.0f}-{max(seconds):.0f})",
-            f"{statistics.median(run.steps for run in runs):,.0f}",
-            f"{statistics.median(run.pushes / run.seconds for run in runs):.0f}",
-            f"{statistics.median(run.staleness for run in runs):.1f}",
-            f"{statistics.median(run.dropped / max(1, run.pushes) for run in runs):.0%}",
-        ])  # fmt: skip
-    head = ["course", "rule", "reached", "seconds", "steps", "pushes/s", "staleness", "dropped"]
-    return tables.table(head, page.grouped(rows))
+        seconds, reached = [run.seconds for run in runs], sum(run.reached for run in runs)
+        cells[course, page.rule_of(page.Curve(course, spec, []))] = (
+            f"{statistics.median(seconds):.0f} s ({min(seconds):.0f}-{max(seconds):.0f}), "
+            f"{statistics.median(run.steps for run in runs) / 1000:,.0f}k steps"
+            f"{f', {reached} of {len(runs)}' if reached < len(runs) else ''}"
+        )
+    return tables.pivoted(cells)

@@ -1,7 +1,9 @@
 // The screens of the cluster: overview, machines, actors, one actor.
 
-import { address, bytes, count, duration, figure, get, h, number, plural, remember, repeat, share, spark, table } from "/static/ui.js";
+import { paged } from "/static/paged.js";
+import { address, bytes, count, duration, figure, get, h, number, plural, repeat, share, spark, table } from "/static/ui.js";
 
+const AGAIN_S = 5;
 const HISTORY = 120; // of the overview, in the browser alone
 const LOG_KEPT = 400_000; // characters
 const history_ = { calls: [], running: [] };
@@ -26,8 +28,18 @@ export function begin(tell) {
         tell(`${said.address} · ${plural(said.machines, "machine")}, ${plural(said.actors, "actor")}`);
         for (const listener of listeners) listener(said);
       };
-      source.onerror = () => tell("The dashboard does not answer; trying again.", true);
+      source.onerror = () => {
+        tell("The dashboard does not answer; trying again.", true);
+        if (source?.readyState === EventSource.CLOSED) refused();
+      };
     }
+  }
+  // A browser tries again by itself after a failure, but not after an answer that is an error, as
+  // of a dashboard that was started anew and does not know the cookie.
+  function refused() {
+    source = null;
+    get("/api/cluster").catch((error) => tell(error.message, true));
+    setTimeout(look, AGAIN_S * 1000);
   }
   document.addEventListener("visibilitychange", look);
   look();
@@ -106,69 +118,15 @@ function ended(end, open) {
 
 // --- tables ------------------------------------------------------------------------------------
 
-function paged(title, path, columns, key, nothing) {
-  return (params, asked) => {
-    const query = { sort: asked.get("sort") || "", q: asked.get("q") || "", after: Number(asked.get("after") || 0) };
-    let turn = 0;
-    const place = h("span", { role: "status", class: "soft" });
-    const search = h("input", { type: "search", "aria-label": `Search ${path}`, placeholder: "Search  ( / )", value: query.q });
-    const back = h("button", { type: "button", onclick: () => turnTo(-1) }, "Previous");
-    const on = h("button", { type: "button", onclick: () => turnTo(1) }, "Next");
-    const shown = table(columns, key, title, (column) => {
-      const numeric = columns.find((each) => each.key === column).number;
-      const ways = numeric ? [`-${column}`, column] : [column, `-${column}`];
-      query.sort = query.sort === ways[0] ? ways[1] : ways[0];
-      query.after = 0;
-      change();
-    });
-    const pages = h("span", { class: "end", hidden: true }, back, " ", on);
-    let size = 200;
-
-    function turnTo(by) {
-      query.after = Math.max(0, query.after + by * size);
-      change();
-    }
-    search.addEventListener("input", () => {
-      query.q = search.value;
-      query.after = 0;
-      change();
-    });
-    // Not with each look: that may come between a click on a link and what the link leads to.
-    function change() {
-      remember(path, query);
-      look();
-    }
-
-    async function look() {
-      const mine = ++turn;
-      try {
-        const page = await get(`/api/${path}`, query);
-        if (mine !== turn) return; // a later question is on its way
-        const last = page.after + page.rows.length;
-        size = Math.max(size, page.rows.length);
-        place.textContent = page.found
-          ? `${count(page.after + 1)}–${count(last)} of ${count(page.found)}${page.found < page.total ? `, ${count(page.total)} in all` : ""}`
-          : `none of ${count(page.total)}`;
-        pages.hidden = !page.after && last >= page.found;
-        back.disabled = page.after === 0;
-        on.disabled = last >= page.found;
-        shown.show(page.rows, query.sort || columns[0].key, query.q ? "Nothing matches." : nothing);
-      } catch (error) {
-        place.textContent = error.message;
-      }
-    }
-    look();
-    let heard = newest; // the first overview says nothing that the first page did not
-    const again = (overview) => (heard ? look() : (heard = overview));
-    const element = h("div", {}, h("h1", {}, title),
-      h("div", { class: "tools" }, search, place, pages), shown.element);
-    return { title, element, close: follow(again, false) };
-  };
+function renew(look) {
+  look();
+  let heard = newest; // the first overview says nothing that the first page did not
+  return follow((overview) => (heard ? look() : (heard = overview)), false);
 }
 
 const free = (row, what) => (row.away_s ? "" : `${figure(row[`free_${what}`])} of ${figure(row[what])}`);
 
-const showMachines = paged("Machines", "machines", [
+const showMachines = paged("Machines", { path: "machines", renew, columns: [
   { key: "machine", name: "Machine", text: (row) => row.machine, name_: true },
   { key: "address", name: "Address", text: (row) => row.address, minor: true },
   { name: "Python", text: (row) => row.python, minor: true },
@@ -176,14 +134,14 @@ const showMachines = paged("Machines", "machines", [
   { key: "free_gpus", name: "Free GPUs", text: (row) => row.gpus ? free(row, "gpus") : "", number: true, minor: true },
   { key: "free_memory", name: "Free memory", text: (row) => row.away_s ? "" : `${bytes(row.free_memory)} of ${bytes(row.memory)}`, number: true },
   { key: "actors", name: "Actors", text: (row) => count(row.actors), number: true },
-], (row) => row.worker, "No machine has joined the cluster.");
+], key: (row) => row.worker, nothing: "No machine has joined the cluster." });
 
 function doing(row) {
   if (!row.method) return "";
   return `${row.method} ${duration(row.method_s)}${row.running > 1 ? ` and ${row.running - 1} more` : ""}`;
 }
 
-const showActors = paged("Actors", "actors", [
+const showActors = paged("Actors", { path: "actors", renew, columns: [
   { key: "name", name: "Actor", text: (row) => row.name, link: (row) => `#/actors/${encodeURIComponent(row.actor)}`, name_: true },
   { key: "class", name: "Class", text: (row) => row.class, minor: true, name_: true },
   { key: "machine", name: "Machine", text: (row) => row.machine, minor: true },
@@ -195,7 +153,7 @@ const showActors = paged("Actors", "actors", [
   { key: "method", name: "Runs", text: doing, minor: true, name_: true },
   { key: "queue", name: "Queue", text: (row) => row.queue || "", number: true },
   { key: "since", name: "Age", text: (row) => duration(Date.now() / 1000 - row.since), number: true, minor: true },
-], (row) => row.actor, "No actor lives on this cluster now.");
+], key: (row) => row.actor, nothing: "No actor lives on this cluster now." });
 
 // --- one actor ---------------------------------------------------------------------------------
 

@@ -164,6 +164,7 @@ export function repeat(look, seconds) {
     clearTimeout(timer);
     if (ended || document.hidden) return;
     await look();
+    clearTimeout(timer); // of another turn, if the page was hidden and seen meanwhile
     if (!ended) timer = setTimeout(turn, seconds * 1000);
   }
   document.addEventListener("visibilitychange", turn);

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import RayError
 
-from remotely.calling.actor import unsent_sources
 from remotely.calling.back_pressure import Room
 from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.engine import RemoteActor
@@ -35,14 +34,12 @@ from remotely.futures.future import CallFuture
 from remotely.futures.stream import Stream
 from remotely.futures.unretrieved import Tell
 from remotely.machine.shield import shield
-from remotely.objects import outcome
 from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S
 from remotely.protocol.wire import Kind
 from remotely.values import codec, sources
-from remotely.values.codec import Encoded
+from remotely.values.codec import Encoded, Named
 from remotely.values.owned import NOTHING, own
-from remotely.values.references import Named
 
 log = logging.getLogger("remotely")
 
@@ -325,7 +322,7 @@ class Calls:
 
     def _send_sources(self, actor: HostedActor) -> None:
         """Send the modules that an actor may lack."""
-        batches, actor.learnt = unsent_sources(actor, actor.life, actor.learnt)
+        batches, actor.learnt = sources.library.unsent_for(actor, actor.life, actor.learnt)
         for digest, content in batches:
             value = Encoded((), (memoryview(content),))
             self._transmit(actor, Message(Kind.SOURCES, digest, value), CallFuture("the actor"))
@@ -346,7 +343,7 @@ class Calls:
                 future.lose(self._lost(actor, reply.life, error, data == LOST))
             else:
                 message = wire.decode(received(data), "actor")
-                outcome.settle(future, message, self.stream_of, lends=False)
+                future.settle_by(message, self.stream_of, lends=False)
         except Exception as error:  # it is to have an outcome, whatever it is
             future.lose(error.with_traceback(None))
         if future.has_callbacks:

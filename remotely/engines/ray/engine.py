@@ -16,7 +16,6 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from remotely.calling import arguments
 from remotely.engine import Arrival, Options, Prepared, RemoteActor
 from remotely.engines.ray import PROMISES, placing
 from remotely.engines.ray.actor import (
@@ -113,7 +112,6 @@ class RayEngine:
         count: int,
     ) -> list[RemoteActor]:
         self._check()
-        sources.refuse_while_importing("makes an actor")
         sources.library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
@@ -148,13 +146,13 @@ class RayEngine:
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
         self._check()
-        encoded, named = arguments.encode(remotes, method, args, kwargs)
+        encoded, named = codec.encode_arguments(remotes, method, args, kwargs)
         return self._calls.send(remotes, Kind.CALL, method, encoded, background, retries, named)
 
     def prepare(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
     ) -> Prepared:
-        encoded, named = arguments.encode((), method, args, kwargs, names)
+        encoded, named = codec.encode_arguments((), method, args, kwargs, names)
         kept = own(encoded, lends=False)
 
         def send(remote: RemoteActor) -> CallFuture[Any]:

@@ -30,7 +30,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from remotely.calling.actor import EndError, Names, restart, whole_sources
+from remotely.calling.actor import EndError, Names, restart
 from remotely.engine import Engine, Options
 from remotely.engines.ray.actor import (
     NAMESPACE,
@@ -57,6 +57,7 @@ from remotely.reporting.cluster_status import ClientStatus
 from remotely.values import shipping
 from remotely.values.codec import Encoded
 from remotely.values.shipping import Shipment
+from remotely.values.sources import library
 
 NAME_FREE_S, LOOK_EVERY_S = 10.0, 0.05  # how long Ray may keep the name of a life that has ended
 COLLECT_AFTER_S = 1.0  # without room: handles in cycles of garbage may be what fills the cluster
@@ -206,7 +207,7 @@ class Placing:
         self, actor: HostedActor, encoded: Encoded, options: Options, beside: Any
     ) -> CallFuture[Any]:
         """Send settings, code, files, and what the object is made of."""
-        content, actor.learnt = whole_sources(actor, actor.life)
+        content, actor.learnt = library.whole_for(actor, actor.life)
         prepare = shipping.prepare(
             ray.get_runtime_context().get_job_id(),
             this_machine.identity(),

@@ -14,9 +14,8 @@ from remotely.futures.reference import Put
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import codec, in_transit, references
-from remotely.values.codec import Encoded
+from remotely.values.codec import Encoded, Named
 from remotely.values.owned import Owned
-from remotely.values.references import Named
 
 PUT_FROM_BYTES = 100_000  # of a value for several actors: Ray copies smaller ones into the call
 
@@ -41,7 +40,7 @@ class PlasmaRef(Put):
 
     def __reduce__(self) -> tuple[Any, ...]:
         in_transit.note(self._travelling)
-        if (noting := references.local.notes) is not None:
+        if (noting := codec.noting.get()) is not None:
             return references.entry(noting.number_of(self))
         return codec.decode, codec.parts(*self._parts())
 

@@ -91,22 +91,6 @@ class Obituary(msgspec.Struct, frozen=True, kw_only=True):
     restarting: bool = False  # another life follows; `Locate` is answered when it has a place
 
 
-class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    location: Location
-    request: Request
-    gpu_ids: list[Gpus] = []
-    calls: Amount = 0
-    cpu_percent: Percent = 0
-    rss: Amount = 0
-    since: Moment = 0  # wall clock, for people alone
-    running: Amount = 0
-    method: str = ""
-    method_s: Seconds = 0
-    queue: Amount = 0  # calls that clients have made, and that do not run yet
-    seal: bytes = b""  # of its placement; for the master alone
-    delegate: bytes = b""  # the key with which it makes calls, if it does
-
-
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What changes of an actor while it lives.  `method` has run longest of those that run."""
 
@@ -117,6 +101,19 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     running: Amount = 0
     method: str = ""
     method_s: Seconds = 0
+
+
+class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """An actor that lives: from its worker, what the master has to know of it; from there, more."""
+
+    location: Location
+    request: Request
+    gpu_ids: list[Gpus] = []
+    since: Moment = 0  # wall clock, for people alone
+    seal: bytes = b""  # of its placement; for the master alone
+    delegate: bytes = b""  # the key with which it makes calls, if it does
+    figures: Figures = Figures(actor="")  # as the master was told last
+    queue: Amount = 0  # calls that clients have made, and that do not run yet
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 // The screens of training: runs, one run, runs compared.
 
-import { address, count, duration, figure, get, h, remember, repeat, table } from "/static/ui.js";
+import { paged } from "/static/paged.js";
+import { address, count, duration, figure, get, h, remember, repeat } from "/static/ui.js";
 
 const STEPS = "time/env_steps", SECONDS = "time/seconds";
 const EVERY_S = 5;
@@ -145,32 +146,8 @@ const runAddress = (name) => `#/runs/${name.split("/").map(encodeURIComponent).j
 const chosen = new Set();
 
 function showRuns(params, asked) {
-  const query = { sort: asked.get("sort") || "-updated", q: asked.get("q") || "", after: Number(asked.get("after") || 0) };
-  const place = h("span", { role: "status", class: "soft" }), folder = h("p", { class: "soft" });
-  const search = h("input", { type: "search", "aria-label": "Search runs", placeholder: "Search  ( / )", value: query.q });
+  const folder = h("p", { class: "soft" });
   const compare = h("button", { type: "button", onclick: () => { location.hash = address("compare", { run: [...chosen] }); } });
-  const back = h("button", { type: "button", onclick: () => turnTo(-1) }, "Previous");
-  const on = h("button", { type: "button", onclick: () => turnTo(1) }, "Next");
-  const pages = h("span", { class: "end", hidden: true }, back, " ", on);
-  const shown = table([
-    { name: h("span", { class: "unseen" }, "Compare"), make: choice },
-    { key: "name", name: "Run", text: (row) => row.name, link: (row) => runAddress(row.name), name_: true },
-    { key: "algorithm", name: "Algorithm", text: (row) => row.algorithm, minor: true },
-    { key: "env", name: "Environment", text: (row) => row.env, minor: true, name_: true },
-    { key: "seed", name: "Seed", text: (row) => row.seed, number: true, minor: true },
-    { key: "state", name: "State", text: (row) => row.state, minor: true, tone: (row) => (row.state === "ended" ? "soft" : "") },
-    { key: "steps", name: "Steps", text: (row) => count(row.steps), number: true },
-    { key: "steps_per_s", name: "Steps/s", text: (row) => count(row.steps_per_s), number: true, minor: true },
-    { key: "return_mean", name: "Return", text: (row) => figure(row.return_mean), number: true },
-    { key: "return_max", name: "Best", text: (row) => figure(row.return_max), number: true, minor: true },
-    { key: "seconds", name: "Time", text: (row) => duration(row.seconds), number: true, minor: true },
-    { key: "updated", name: "Last row", text: (row) => `${duration(Date.now() / 1000 - row.updated)} ago`, number: true },
-  ], (row) => row.name, "Runs", (column) => {
-    query.sort = query.sort === `-${column}` ? column : `-${column}`;
-    query.after = 0;
-    change();
-  });
-  let turn = 0, size = 200;
 
   function choice(row) {
     return h("input", { type: "checkbox", checked: chosen.has(row.name), "aria-label": `Compare ${row.name}`,
@@ -180,41 +157,25 @@ function showRuns(params, asked) {
     compare.disabled = chosen.size < 1;
     compare.textContent = chosen.size ? `Compare ${chosen.size}` : "Compare";
   }
-  function turnTo(by) {
-    query.after = Math.max(0, query.after + by * size);
-    change();
-  }
-  search.addEventListener("input", () => {
-    query.q = search.value;
-    query.after = 0;
-    change();
-  });
-  function change() {
-    remember("runs", { ...query, sort: query.sort === "-updated" ? "" : query.sort });
-    look();
-  }
-
-  async function look() {
-    const mine = ++turn;
-    try {
-      const page = await get("/api/runs", query);
-      if (mine !== turn) return;
-      const last = page.after + page.rows.length;
-      size = Math.max(size, page.rows.length);
-      pages.hidden = !page.after && last >= page.found;
-      back.disabled = page.after === 0;
-      on.disabled = last >= page.found;
-      place.textContent = page.found ? `${count(page.after + 1)}–${count(last)} of ${count(page.found)}` : `none of ${count(page.total)}`;
-      folder.textContent = page.folder;
-      shown.show(page.rows, query.sort, query.q ? "Nothing matches." : "No run is here yet: remotely-rl train ppo makes one.");
-    } catch (error) {
-      place.textContent = error.message;
-    }
-  }
   tellChosen();
-  const stop = repeat(look, EVERY_S);
-  const element = h("div", {}, h("h1", {}, "Runs"), folder, h("div", { class: "tools" }, search, place, compare, pages), shown.element);
-  return { title: "Runs", element, close: stop };
+  return paged("Runs", {
+    path: "runs", sort: "-updated", key: (row) => row.name, nothing: "No run is here yet: remotely-rl train ppo makes one.",
+    renew: (look) => repeat(look, EVERY_S), head: folder, tools: compare, heard: (page) => { folder.textContent = page.folder; },
+    columns: [
+      { name: h("span", { class: "unseen" }, "Compare"), make: choice },
+      { key: "name", name: "Run", text: (row) => row.name, link: (row) => runAddress(row.name), name_: true },
+      { key: "algorithm", name: "Algorithm", text: (row) => row.algorithm, minor: true },
+      { key: "env", name: "Environment", text: (row) => row.env, minor: true, name_: true },
+      { key: "seed", name: "Seed", text: (row) => row.seed, number: true, minor: true },
+      { key: "state", name: "State", text: (row) => row.state, minor: true, tone: (row) => (row.state === "ended" ? "soft" : "") },
+      { key: "steps", name: "Steps", text: (row) => count(row.steps), number: true },
+      { key: "steps_per_s", name: "Steps/s", text: (row) => count(row.steps_per_s), number: true, minor: true },
+      { key: "return_mean", name: "Return", text: (row) => figure(row.return_mean), number: true },
+      { key: "return_max", name: "Best", text: (row) => figure(row.return_max), number: true, minor: true },
+      { key: "seconds", name: "Time", text: (row) => duration(row.seconds), number: true, minor: true },
+      { key: "updated", name: "Last row", text: (row) => `${duration(Date.now() / 1000 - row.updated)} ago`, number: true },
+    ],
+  })(params, asked);
 }
 
 // --- one run -----------------------------------------------------------------------------------

@@ -76,6 +76,23 @@ def test_the_types_of_calls_are_those_of_the_methods(on_cluster: None) -> None:
     assert assert_type(Careful(1).add.submit(2).result(), int) == 3
 
 
+def test_a_handle_by_name_has_the_type_of_the_class_that_it_is_asked_for(on_cluster: None) -> None:
+    made = remotely.options(Careful, name="typed")(1)
+    assert assert_type(remotely.get_actor("typed", Careful), Careful) == made
+    assert assert_type(remotely.get_actor("typed", Counter).add.submit(1).result(), int) == 2
+    with pytest.raises(TypeError, match="'typed' is of the class Careful, not str"):
+        remotely.get_actor("typed", str)
+
+
+def test_the_members_of_a_group_have_the_type_of_its_class(on_cluster: None) -> None:
+    with remotely.group(Counter, 2, 1) as counters:
+        futures = assert_type(
+            [counter.add.submit(1) for counter in counters], list[remotely.Future[int]]
+        )
+        assert [future.result() for future in futures] == [2, 2]
+        assert counters.add(1) == [3, 3]  # which checkers take for anything
+
+
 def test_the_types_of_futures_are_those_of_their_results(on_cluster: None) -> None:
     counter = Counter(1)
     futures: list[remotely.Future[int]] = [counter.add.submit(0), counter.add.submit(0)]

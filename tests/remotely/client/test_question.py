@@ -38,8 +38,8 @@ def test_has_room_returns_when_there_is_an_answer() -> None:
 
 def test_a_question_that_is_taken_back_is_not_asked_again_and_its_answer_is_ignored() -> None:
     questions = Questions(lambda message: None)
-    question = questions.ask(lambda ticket: control.AskStatus(ticket=ticket))
-    kept = questions.ask(lambda ticket: control.AskStatus(ticket=ticket))
+    question = questions.ask(control.AskStatus)
+    kept = questions.ask(control.AskStatus)
     question.cancel()
     assert questions.unanswered() == [kept.message]
     questions.answer(1, "late")
@@ -62,11 +62,12 @@ def test_when_one_member_of_a_group_is_refused_the_other_requests_are_cancelled(
         job="client",
         inside="",
         link=SimpleNamespace(send=ended.append),
+        loop=SimpleNamespace(call=lambda act: act()),
         patience_s=1.0,
     )
     nobody: Any = SimpleNamespace(release=lambda _: None)
-    loop: Any = SimpleNamespace(call=lambda act: act())
-    actors = Actors(nobody, loop, session, nobody, nobody, nobody, Shipment(()))
+    shared: Any = SimpleNamespace(session=session, stores=nobody)
+    actors = Actors(nobody, shared, nobody, nobody, Shipment(()))
     with pytest.raises(NoResources):
         actors.place(SimpleNamespace, (), {}, Options(), 3)
     assert not questions

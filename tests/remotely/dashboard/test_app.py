@@ -53,7 +53,8 @@ class FakeViewer:
         request = control.Request(
             actor=f"id-{n}", name=name, class_name="Player", owner="", job="", python="3.11"
         )
-        return control.ActorStatus(location=location, request=request, calls=n, rss=1000 * n)
+        figures = control.Figures(actor=f"id-{n}", calls=n, rss=1000 * n)
+        return control.ActorStatus(location=location, request=request, figures=figures)
 
     def ask_status(self) -> "Future[control.Status]":
         self.asked += 1

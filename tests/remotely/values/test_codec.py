@@ -1,6 +1,6 @@
 """Any value arrives equal, whatever rides beside its pickle.
 
-Tensors are in test_tensors.py, classes and functions in test_by_value.py, and what cannot be sent
+Tensors are in test_tensors.py, classes and functions in test_ways.py, and what cannot be sent
 in test_not_picklable.py.
 """
 

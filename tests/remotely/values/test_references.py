@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from remotely.values.references import Notes, named_arguments
+from remotely.values.codec import Notes, named_arguments
 from tests.steps import steps
 
 

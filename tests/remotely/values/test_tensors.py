@@ -11,9 +11,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from remotely.values.by_value import Way, way_of
 from remotely.values.codec import Encoded, decode, encode
-from remotely.values.picklers import SMALL_BUFFER_BYTES
+from remotely.values.picklers import SMALL_BUFFER_BYTES, Way, way_of
 
 
 def arrived(encoded: Encoded) -> Any:

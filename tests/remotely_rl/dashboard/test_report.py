@@ -1,9 +1,7 @@
 """The report: one page, inert whatever the runs hold, with every run in it."""
 
-import hashlib
 import math
 import re
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -73,19 +71,3 @@ def test_a_chart_draws_what_is_there_from_edge_to_edge() -> None:
     assert "M56.0 216.0L303.0 112.0L550.0 8.0" in drawn
     assert chart.chart([chart.Line([1], [None])], "empty") == ""
     assert "<path" in chart.chart([chart.Line([1, 2], [3, 3])], "flat")
-
-
-@pytest.mark.parametrize(
-    ("name", "sha256"),
-    [
-        (
-            "uPlot.iife.min.js",
-            "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
-        ),
-        ("uPlot.min.css", "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"),
-    ],
-)
-def test_what_is_vendored_is_uplot_1_6_32_as_it_was_published(name: str, sha256: str) -> None:
-    static = resources.files("remotely_rl.dashboard") / "static"
-    assert hashlib.sha256((static / name).read_bytes()).hexdigest() == sha256
-    assert "MIT License" in (static / "uPlot.LICENSE").read_text()

@@ -61,8 +61,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_goes_wrong(page: Page) -> Iterator[None]:
-    """No error in the page, no request to elsewhere, and no markup of a name that took effect."""
+def nothing_goes_wrong(page: Page) -> Iterator[list[str]]:
+    """No error in the page, no request to elsewhere, and no markup of a name that took effect.
+
+    A test that makes something go wrong clears the list.
+    """
     wrong: list[str] = []
     home = page.url.partition("/#")[0].rstrip("/")
 
@@ -80,7 +83,7 @@ def nothing_goes_wrong(page: Page) -> Iterator[None]:
     listeners = (("request", see_request), ("pageerror", see_error), ("console", see_console))
     for event, listener in listeners:
         page.on(event, listener)
-    yield
+    yield wrong
     for event, listener in listeners:
         page.remove_listener(event, listener)
     assert wrong == []
@@ -164,6 +167,63 @@ def test_the_theme_changes_and_stays(page: Page) -> None:
     page.reload()
     expect(page.locator("html[data-theme=dark]")).to_have_count(1)
     button.click()
+
+
+def show(page: Page, is_seen: bool) -> None:
+    """Let the page take itself for seen, or for one behind another."""
+    page.evaluate(
+        """hidden => {
+            Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        not is_seen,
+    )
+
+
+def test_a_page_that_nobody_sees_asks_nothing_until_it_is_seen_again(page: Page) -> None:
+    asked: list[str] = []
+    page.clock.install()
+    page.goto("/#/runs")
+    page.reload()
+    expect(page.locator("tbody tr")).to_have_count(4)
+    expect(page.get_by_text("9 machines, 450 actors")).to_be_visible()
+    with page.expect_event("requestfailed", lambda request: "/api/events" in request.url):
+        show(page, is_seen=False)  # which leaves the stream of the overview
+    listener = lambda request: asked.append(request.url)
+    page.on("request", listener)
+    page.clock.run_for(60_000)
+    assert asked == []
+    page.remove_listener("request", listener)
+    with page.expect_request("**/api/events"), page.expect_request("**/api/runs?*"):
+        show(page, is_seen=True)
+    page.clock.resume()
+
+
+def test_a_page_says_that_the_dashboard_is_gone_and_finds_it_again(
+    page: Page, nothing_goes_wrong: list[str]
+) -> None:
+    page.route("**/api/events", lambda route: route.abort())
+    page.goto("/#/overview")
+    page.reload()
+    expect(page.get_by_text("The dashboard does not answer; trying again.")).to_be_visible()
+    page.unroute("**/api/events")
+    expect(page.get_by_text("9 machines, 450 actors")).to_be_visible()
+    nothing_goes_wrong.clear()
+
+
+def test_a_page_whose_dashboard_was_started_anew_says_how_to_open_it(
+    page: Page, nothing_goes_wrong: list[str]
+) -> None:
+    page.goto("/#/overview")
+    expect(page.get_by_text("9 machines, 450 actors")).to_be_visible()
+    cookies = page.context.cookies()
+    page.context.clear_cookies()
+    show(page, is_seen=False)
+    show(page, is_seen=True)
+    expect(page.get_by_text("Open the link that the dashboard has printed")).to_be_visible()
+    page.context.add_cookies(cookies)
+    expect(page.get_by_text("9 machines, 450 actors")).to_be_visible()
+    nothing_goes_wrong.clear()
 
 
 @pytest.mark.parametrize("screen", ["overview", "actors", "runs", "runs/ppo-1"])

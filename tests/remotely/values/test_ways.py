@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 from remotely.errors import NotPicklable
-from remotely.values import by_value as rule
-from remotely.values.by_value import Way, way_of
+from remotely.values import picklers as rule
 from remotely.values.codec import decode, encode
+from remotely.values.picklers import Way, way_of
 
 if TYPE_CHECKING:
     from decimal import Decimal

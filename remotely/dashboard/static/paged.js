@@ -1,0 +1,66 @@
+// A screen with a table that the server sorts, searches and cuts into pages.
+
+import { count, get, h, remember, table } from "/static/ui.js";
+
+// path      of the screen, and of the rows: /api/PATH
+// columns, key, nothing   as a table has them; `nothing` is said if there is no row at all
+// sort      by what, unless the address says so
+// renew     renew(look) calls `look` now and whenever there may be news, and returns what ends that
+// head, tools   elements above the table, and beside the search
+// heard     heard(page) is called with each answer
+export function paged(title, { path, columns, key, nothing, sort = columns[0].key, renew, head = [], tools = [], heard }) {
+  return (params, asked) => {
+    const query = { sort: asked.get("sort") || sort, q: asked.get("q") || "", after: Number(asked.get("after") || 0) };
+    let turn = 0, size = 200;
+    const place = h("span", { role: "status", class: "soft" });
+    const search = h("input", { type: "search", "aria-label": `Search ${path}`, placeholder: "Search  ( / )", value: query.q });
+    const back = h("button", { type: "button", onclick: () => turnTo(-1) }, "Previous");
+    const on = h("button", { type: "button", onclick: () => turnTo(1) }, "Next");
+    const pages = h("span", { class: "end", hidden: true }, back, " ", on);
+    const shown = table(columns, key, title, (column) => {
+      const numeric = columns.find((each) => each.key === column).number;
+      const ways = numeric ? [`-${column}`, column] : [column, `-${column}`];
+      query.sort = query.sort === ways[0] ? ways[1] : ways[0];
+      query.after = 0;
+      change();
+    });
+
+    function turnTo(by) {
+      query.after = Math.max(0, query.after + by * size);
+      change();
+    }
+    search.addEventListener("input", () => {
+      query.q = search.value;
+      query.after = 0;
+      change();
+    });
+    // Not with each look: that may come between a click on a link and what the link leads to.
+    function change() {
+      remember(path, { ...query, sort: query.sort === sort ? "" : query.sort });
+      look();
+    }
+
+    async function look() {
+      const mine = ++turn;
+      try {
+        const page = await get(`/api/${path}`, query);
+        if (mine !== turn) return; // a later question is on its way
+        const last = page.after + page.rows.length;
+        size = Math.max(size, page.rows.length);
+        place.textContent = page.found
+          ? `${count(page.after + 1)}–${count(last)} of ${count(page.found)}${page.found < page.total ? `, ${count(page.total)} in all` : ""}`
+          : `none of ${count(page.total)}`;
+        pages.hidden = !page.after && last >= page.found;
+        back.disabled = page.after === 0;
+        on.disabled = last >= page.found;
+        shown.show(page.rows, query.sort, query.q ? "Nothing matches." : nothing);
+        heard?.(page);
+      } catch (error) {
+        if (mine === turn) place.textContent = error.message;
+      }
+    }
+    const element = h("div", {}, h("h1", {}, title), head,
+      h("div", { class: "tools" }, search, place, tools, pages), shown.element);
+    return { title, element, close: renew(look) };
+  };
+}

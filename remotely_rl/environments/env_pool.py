@@ -1,0 +1,133 @@
+"""EnvPool's environments (https://github.com/sail-sg/envpool): many of them, stepped by C++.
+
+    --env envpool:CarRacing-v3      what `envpool.list_all_envs()` names, after `envpool:`
+
+They step as one.  An actor has one thread for them, `--env-arg num_threads=N` gives it more.  What
+EnvPool does otherwise than a Gymnasium vector environment is made alike here: seeds are given when
+environments are made, and a reset of some of them returns the rows of those alone.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from remotely_rl import trees
+from remotely_rl.environments import additions
+from remotely_rl.errors import TrainingError, nearest
+from remotely_rl.supervision import seeds
+
+PREFIX = "envpool:"
+OURS = ("num_envs", "batch_size", "seed", "env_seed")  # of EnvPool's arguments
+SEED_LIMIT = 1 << 31  # EnvPool's seeds are below it
+OF_ROWS = ("env_id", "players")  # in its infos: whose rows these are
+
+
+def is_id(source: Any) -> bool:
+    """Whether a source is the id of one of EnvPool's environments."""
+    return isinstance(source, str) and source.startswith(PREFIX)
+
+
+def maker(env_id: str) -> Callable[..., VectorEnv[Any, Any, Any]]:
+    """Return what makes environments of an id: called with `num_envs` and their arguments."""
+
+    def make(num_envs: int, **kwargs: Any) -> EnvPool:
+        return EnvPool(env_id, num_envs, **kwargs)
+
+    make.__qualname__ = env_id
+    return make
+
+
+def check_is_known(env_id: str, kwargs: Mapping[str, Any]) -> None:
+    """Raise TrainingError if there is no EnvPool, no such environment, or no such argument."""
+    envpool = _imported(env_id)
+    name, known = env_id.removeprefix(PREFIX), envpool.list_all_envs()
+    if name not in known:
+        raise TrainingError(f"EnvPool has no environment {name!r}{nearest(name, known)}")
+    takes = [*envpool.make_spec(name)._config_keys, "render_mode"]
+    additions.check_known(env_id, kwargs, [one for one in takes if one not in OURS])
+
+
+class EnvPool(VectorEnv[Any, Any, NDArray[Any]]):
+    """See the module's docstring."""
+
+    def __init__(self, env_id: str, count: int, **kwargs: Any):
+        name = env_id.removeprefix(PREFIX)
+        self._envpool = functools.partial(
+            _imported(env_id).make_gymnasium, name, num_envs=count, **{"num_threads": 1, **kwargs}
+        )
+        self.num_envs = count
+        self.render_mode = kwargs.get("render_mode")
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": ["rgb_array"]}
+        self._pool = self._made([seeds.draw() for _ in range(count)])
+        self.single_observation_space = self._pool.observation_space
+        self.single_action_space = self._pool.action_space
+        self.observation_space = batch_space(self.single_observation_space, count)
+        self.action_space = batch_space(self.single_action_space, count)
+        self._obs: Any = None  # the last ones
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin all episodes, or those of options["reset_mask"], which then have no seed."""
+        mask = (options or {}).get("reset_mask")
+        if mask is None:
+            if seed is not None:
+                given = seeds.of_each(seed, self.num_envs)
+                self._pool.close()
+                self._pool = self._made([seeds.draw() if one is None else one for one in given])
+            self._obs, info = self._pool.reset()
+            return self._obs, _told(info)
+        obs, _ = self._pool.reset(np.flatnonzero(mask).astype(np.int32))
+        self._obs = trees.map_tree(functools.partial(_put, mask), self._obs, obs)
+        return self._obs, {}
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        """Take a step, or begin an episode where the last one is over."""
+        self._obs, reward, terminated, truncated, info = self._pool.step(actions)
+        return self._obs, reward, terminated, truncated, _told(info)
+
+    def render(self) -> tuple[Any, ...]:
+        """Return a picture of each environment."""
+        return tuple(self._pool.render(np.arange(self.num_envs)))
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the environments."""
+        self._pool.close()
+
+    def _made(self, given: Sequence[int]) -> Any:
+        pool = self._envpool(seed=[one % SEED_LIMIT for one in given])
+        with warnings.catch_warnings():  # of bounds that EnvPool rounds to float32
+            warnings.simplefilter("ignore")
+            _ = pool.observation_space  # which it keeps
+        return pool
+
+
+def _imported(env_id: str) -> Any:
+    try:
+        import envpool  # noqa: PLC0415 - an extra, and its import registers 1,600 environments
+    except ImportError as error:
+        raise TrainingError(
+            f"{env_id} needs EnvPool ({error}): pip install 'remotely-actors[envpool]'"
+        ) from error
+    return envpool
+
+
+def _told(info: dict[str, Any]) -> dict[str, Any]:
+    return {name: told for name, told in info.items() if name not in OF_ROWS}
+
+
+def _put(mask: NDArray[np.bool_], all_rows: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
+    merged = all_rows.copy()
+    merged[mask] = rows
+    return merged

@@ -1,0 +1,86 @@
+"""Games of several players side by side, whether their agents act at once or take turns.
+
+Nothing here imports PettingZoo: a game is whatever has the attributes that are used.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from remotely_rl.errors import TrainingError
+from remotely_rl.supervision.rows import Rows
+from remotely_rl.supervision.seeds import Seeds
+
+ABSENT = "absent"  # the key of an info of `reset`
+
+Game = Any  # pettingzoo.ParallelEnv, pettingzoo.AECEnv, or what looks like one
+Step = tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]
+
+
+class SideBySide(VectorEnv[Any, Any, NDArray[Any]]):
+    """Games that are played side by side, and the rows that they are seen as.
+
+    They reset themselves in the step after their end.
+    """
+
+    def __init__(
+        self,
+        games: Sequence[Game],
+        rows: int,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+    ):
+        """The spaces are those of a row."""
+        self.games = games
+        self.num_envs = rows
+        self.single_observation_space = observation_space
+        self.single_action_space = action_space
+        self.observation_space = batch_space(observation_space, rows)
+        self.action_space = batch_space(action_space, rows)
+        self.render_mode = getattr(games[0], "render_mode", None)
+        metadata = getattr(games[0], "metadata", {})
+        self.metadata = {**metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+        self._rows = Rows(observation_space, rows)
+        self._seeds = [Seeds() for _ in games]
+        self._reward = np.zeros(rows)
+        self._terminated = np.zeros(rows, np.bool_)
+        self._truncated = np.zeros(rows, np.bool_)
+
+    def render(self) -> tuple[Any, ...]:
+        """Return a picture of each game."""
+        return tuple(game.render() for game in self.games)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the games."""
+        for game in self.games:
+            game.close()
+
+    def _stepped(self, infos: dict[str, Any]) -> Step:
+        """Return what `step` returns; all of it is the caller's."""
+        rows = self._reward.copy(), self._terminated.copy(), self._truncated.copy()
+        return (self._rows.value(True), *rows, infos)
+
+
+def takes_turns(game: object) -> bool:
+    """Whether a game is one of PettingZoo's AEC environments, whose agents act one by one."""
+    return hasattr(game, "last")
+
+
+def spaces_of(
+    game: Game, agents: tuple[Any, ...]
+) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    found = [(game.observation_space(agent), game.action_space(agent)) for agent in agents]
+    for agent, other in zip(agents, found, strict=True):
+        for what, one, first in zip(("observations", "actions"), other, found[0], strict=True):
+            if one != first:
+                raise TrainingError(
+                    f"the {what} of agent {agent!r} are {one}, and those of {agents[0]!r}"
+                    f" {first}: agents that learn together need the same spaces; pad them"
+                    " (supersuit.pad_observations_v0, pad_action_space_v0)"
+                )
+    return found[0]
