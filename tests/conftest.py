@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     The tests start thousands of processes, and each would compile the same files again.
     """
-    if sys.dont_write_bytecode and config.cache is not None:
+    if sys.dont_write_bytecode and config.pluginmanager.hasplugin("cacheprovider"):
         folder = str(config.cache.mkdir("bytecode"))
         sys.dont_write_bytecode, sys.pycache_prefix = False, folder
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
