@@ -79,9 +79,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """On Ray, leave out what is about clusters of our own, and skip what Ray cannot keep."""
     is_ray = config.option.engine == "ray"
-    chosen = [item for item in items if (_is_for_ray if is_ray else _is_for_zeromq)(item)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = chosen
+    is_chosen = _is_for_ray if is_ray else _is_for_zeromq
+    config.hook.pytest_deselected(items=[item for item in items if not is_chosen(item)])
+    items[:] = filter(is_chosen, items)
     for item in items if is_ray else ():
         for marker in item.iter_markers("promise"):
             (promise,) = marker.args

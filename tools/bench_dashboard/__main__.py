@@ -317,6 +317,8 @@ def main() -> None:
     )
     parser.add_argument("--write", action="store_true", help="put the table into docs/dashboard.md")
     options = parser.parse_args()
+    load = os.getloadavg()[0]
+    where = f"On {os.cpu_count()} cores, whose load was {load:.1f} before."
     with tempfile.TemporaryDirectory(prefix="bench-dashboard-") as folder:
         rows = measured(Path(folder))
     if options.write:
@@ -325,7 +327,8 @@ def main() -> None:
         before, _, rest = text.partition(BEGIN)
         _, _, after = rest.partition(END)
         filled = tables.table(["measure", "figure", "to reach"], rows)
-        page.write_text(f"{before}{BEGIN}\n{filled}\n{END}{after}", encoding="utf-8")
+        written = f"{before}{BEGIN}\n{where}\n\n{filled}\n{END}{after}"
+        page.write_text(written, encoding="utf-8")
 
 
 if __name__ == "__main__":
