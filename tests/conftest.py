@@ -161,10 +161,13 @@ def ray_session() -> Iterator[None]:
 
     from remotely.engines.ray.actor import NAMESPACE
     from remotely.engines.ray.session import own_cluster
+    from remotely.machine.gpus import Offer
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")  # else each test waits for whatever else runs here
-        ray.init("local", namespace=NAMESPACE, logging_level="WARNING", **own_cluster(cpus=16))
+        ray.init(
+            "local", namespace=NAMESPACE, logging_level="WARNING", **own_cluster(Offer(cpus=16))
+        )
     yield
     ray.shutdown()
 

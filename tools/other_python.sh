@@ -5,10 +5,9 @@
 #   tools/other_python.sh trixie                                  Python 3.13
 #   tools/other_python.sh sid -n 2 tests/remotely/api -k partial  3.14; words for pytest
 #   WITH=--components=main,universe tools/other_python.sh noble   3.12, of Ubuntu
-#   RL=1 tools/other_python.sh trixie                             and of `remotely_rl`
+#   RL=1 tools/other_python.sh sid                                and of `remotely_rl`
 #
-# With RL, torch is the one of that Debian, by which other versions of it are tried too: trixie has
-# 2.6, sid 2.14.
+# With RL, torch is the one of that Debian if pyproject.toml allows it: of sid, and not of trixie.
 #
 # It needs root, and a debootstrap that knows the suite.  The first run takes some minutes; remove
 # /var/tmp/other-python/SUITE to begin anew.
