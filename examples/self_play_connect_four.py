@@ -17,6 +17,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import pad, relu
 
 import remotely_rl
 from remotely_rl import SelfPlay, ppo
@@ -155,7 +156,7 @@ def drop(stones: int, column: int) -> int:
 
 
 class Network(nn.Module):
-    """Two layers over all places of the board, and over how far each line is still open."""
+    """Two layers over the stones, how far each line is, and what a move would complete or leave."""
 
     lines: Tensor
 
@@ -164,19 +165,29 @@ class Network(nn.Module):
         places = [bit(row, column) for row in range(ROWS) for column in range(COLUMNS)]
         lines = torch.tensor([[float(line & place > 0) for line in LINES] for place in places])
         self.register_buffer("lines", lines, persistent=False)
-        units = 128
+        of_moves, units = 6 * COLUMNS, 128
         self.body = nn.Sequential(
-            nn.Linear(2 * (len(places) + len(LINES)), units), nn.ReLU(),
+            nn.Linear(2 * (2 * len(places) + len(LINES)) + of_moves, units), nn.ReLU(),
             nn.Linear(units, units), nn.ReLU(),
         )  # fmt: skip
-        self.policy, self.value = nn.Linear(units, outputs), nn.Linear(units, 1)
+        self.policy, self.value = nn.Linear(units + of_moves, outputs), nn.Linear(units, 1)
 
     def forward(self, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         own, others = obs["observation"].flatten(2).unbind(1)  # stones, [N, places]
+        empty = 1 - own - others
+        lands = empty * pad(1 - empty[:, COLUMNS:], (0, COLUMNS), value=1.0)  # on a stone, or below
+        above = pad(lands[:, COLUMNS:], (0, COLUMNS))  # there the other could land next
         mine, theirs = own @ self.lines, others @ self.lines  # in each line, [N, lines]
-        open_lines = torch.relu(mine - 4 * theirs), torch.relu(theirs - 4 * mine)
-        seen = self.body(torch.cat([own, others, *open_lines], 1))
-        return self.policy(seen), self.value(seen).squeeze(-1)
+        seen, moves = [own, others], []
+        for here, there in ((mine, theirs), (theirs, mine)):
+            stones_of_open = relu(here - 4 * there)
+            threes = empty * (relu(stones_of_open - 1) @ self.lines.T)
+            fours = empty * (relu(stones_of_open - 2) @ self.lines.T).clamp(max=1)
+            seen += [stones_of_open, fours]
+            moves += [lands * fours, above * fours, lands * threes]
+        by_column = torch.cat([each.view(-1, ROWS, COLUMNS).sum(1) for each in moves], 1)
+        hidden = self.body(torch.cat([*seen, by_column], 1))
+        return self.policy(torch.cat([hidden, by_column], 1)), self.value(hidden).squeeze(-1)
 
 
 # --- training and playing -------------------------------------------------------------------------
@@ -201,7 +212,10 @@ def play(run: Any, games: int = 200) -> dict[float, int]:
 
 
 def main(minutes: float = 10.0) -> None:
-    config = ppo.Config(env=game, minutes=minutes, envs_per_actor=128, batch_rows=8192)
+    config = ppo.Config(
+        env=game, minutes=minutes, envs_per_actor=128, batch_rows=4096, minibatches=8, gamma=1.0,
+        learning_rate=1e-3, learning_rate_end=1e-4, entropy_coef=0.02, entropy_coef_end=0.003,
+    )  # fmt: skip
     result = ppo.train(config, Network)
     counts = play(result.run)
     print(f"against minimax: {counts[1.0]} won, {counts[0.0]} drawn, {counts[-1.0]} lost")

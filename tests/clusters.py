@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 import random
 import shutil
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -52,13 +53,23 @@ def ignores(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
+def _ports() -> Iterator[int]:
+    """Yield ports in random order, none twice in a round, and none of other test processes."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    ours = range(20_000 + 1_500 * number, 20_000 + 1_500 * (number + 1))
+    return itertools.cycle(random.Random().sample(ours, len(ours)))
+
+
+_PORTS = _ports()
+
+
 def free_port() -> int:
     """Return a port that is free, and not of those that connections out are given.
 
     Who connects again and again to one of those, while nobody listens there, may one day be given
     it for its own end: it is then connected to itself, and the port is taken.
     """
-    for port in random.Random().sample(range(20_000, 32_000), 100):
+    for port in itertools.islice(_PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -36,6 +36,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # Before any test imports torch: where two tests run at a time, its threads must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Images of containers often forbid bytecode.  The tests start thousands of processes, each of which
+# would compile the same files again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A shell has what it starts by `&` ignore Ctrl-C, and commands of ours leave that as it is.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,18 +63,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Keep bytecode where the environment forbids it, as that of containers often does.
-
-    The tests start thousands of processes, and each would compile the same files again.
-    """
-    if sys.dont_write_bytecode and config.pluginmanager.hasplugin("cacheprovider"):
-        folder = str(config.cache.mkdir("bytecode"))
-        sys.dont_write_bytecode, sys.pycache_prefix = False, folder
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = folder
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for name, values in (("setting", SETTINGS), ("home", PLACES)):
         if name in metafunc.fixturenames:
@@ -79,9 +72,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """On Ray, leave out what is about clusters of our own, and skip what Ray cannot keep."""
     is_ray = config.option.engine == "ray"
-    chosen = [item for item in items if (_is_for_ray if is_ray else _is_for_zeromq)(item)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = chosen
+    is_chosen = _is_for_ray if is_ray else _is_for_zeromq
+    config.hook.pytest_deselected(items=[item for item in items if not is_chosen(item)])
+    items[:] = filter(is_chosen, items)
     for item in items if is_ray else ():
         for marker in item.iter_markers("promise"):
             (promise,) = marker.args
@@ -168,10 +161,13 @@ def ray_session() -> Iterator[None]:
 
     from remotely.engines.ray.actor import NAMESPACE
     from remotely.engines.ray.session import own_cluster
+    from remotely.machine.gpus import Offer
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")  # else each test waits for whatever else runs here
-        ray.init("local", namespace=NAMESPACE, logging_level="WARNING", **own_cluster(cpus=16))
+        ray.init(
+            "local", namespace=NAMESPACE, logging_level="WARNING", **own_cluster(Offer(cpus=16))
+        )
     yield
     ray.shutdown()
 

@@ -222,7 +222,7 @@ def test_the_section_of_the_page_is_filled_again_and_again_and_the_rest_is_kept(
     text = systems_rl.SECTION.path.read_text()
     figures = measured(ours={"a2c_84_per_s": [900.0]}, sb3={"a2c_84_per_s": [300.0]})
     once = systems_rl.SECTION.filled(text, {"date": "today"}, figures)
-    assert "| date | today |" in once
+    assert "date: today." in once
     assert "| >= 2 x Stable-Baselines3 |  | 3.00 x | yes |" in once
     assert systems_rl.SECTION.filled(once, {"date": "today"}, figures) == once
     begins, ends = systems_rl.SECTION.marks
@@ -263,7 +263,6 @@ def test_every_script_is_there_and_every_system_known(bench: Benchmark) -> None:
             assert Path(bench.folder / script).is_file()
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("bench", [systems.BENCH, systems_rl.BENCH], ids=["calls", "rl"])
 def test_ours_is_named_as_it_is_installed(bench: Benchmark) -> None:
     assert turns.versions({"ours": bench.systems["ours"]})["ours"] == remotely.__version__
@@ -323,7 +322,6 @@ QUICK, SLOW, DEAD = (
 )
 
 
-@pytest.mark.timeout(60)
 def test_a_part_that_hangs_or_dies_costs_itself_alone_and_the_file_is_whole_after_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -335,7 +333,8 @@ def test_a_part_that_hangs_or_dies_costs_itself_alone_and_the_file_is_whole_afte
         systems={"ours": systems.BENCH.systems["ours"]},
         parts={name: {"ours": f"{name}.py"} for name in parts},
         rows=tuple(Row(name, f"{name}_s") for name in parts),
-        limits={"slow": Limits(most_s=1.0), "large": Limits(most_s=900, least_s=600)},
+        # For long enough that it can start, and tell its figure, on a machine that is busy.
+        limits={"slow": Limits(most_s=8.0), "large": Limits(most_s=900, least_s=600)},
     )
     file = tmp_path / "run.json"
     kept: list[int] = []  # how much is in the file when a figure comes

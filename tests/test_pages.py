@@ -1,10 +1,12 @@
 """The pages run: every Python block of the README and of docs/, or it says why not."""
 
+import importlib
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +77,28 @@ def test_what_a_comment_promises_to_be_printed_has_to_be() -> None:
     assert pages.broken_promises(code, "1\n0\n1\n3\n") == []
     assert pages.broken_promises(code, "1\n0\n1\n4\n") == ["3"]
     assert pages.broken_promises(code, "3\n1\n") == ["3"]  # in another order
+
+
+def is_there(name: str) -> bool:
+    """Whether a dotted name is a module or an attribute, or needs another package."""
+    thing: Any = None
+    parts = name.split(".")
+    for count, part in enumerate(parts, 1):
+        try:
+            thing = importlib.import_module(".".join(parts[:count]))
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] != parts[0]:
+                return True  # another package is missing
+            if not hasattr(thing, part):
+                return False
+            thing = getattr(thing, part)
+    return True
+
+
+@pytest.mark.parametrize("page", [*pages.PAGES, "SECURITY.md", "CONTRIBUTING.md"])
+def test_every_name_of_the_packages_that_a_page_uses_is_there(page: str) -> None:
+    used = re.findall(r"(?<![\w/.-])(remotely(?:_rl)?(?:\.[A-Za-z_]\w*)+)", text_of(page))
+    assert [name for name in sorted({*used}) if not is_there(name)] == []
 
 
 def test_every_public_error_is_on_its_page() -> None:

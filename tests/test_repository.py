@@ -89,21 +89,18 @@ def code_in(page: str) -> list[str]:
 # --- packaging ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", dependency_lines())
-def test_every_dependency_has_a_lower_bound_and_its_reason_beside_it(line: str) -> None:
-    assert re.fullmatch(r'"[A-Za-z0-9-]+>=[0-9.]+",\s+# .{10,}', line)
+def test_every_dependency_has_a_lower_bound_and_its_reason_beside_it() -> None:
+    told = re.compile(r'"[A-Za-z0-9-]+>=[0-9.]+",\s+# .{10,}')
+    assert [line for line in dependency_lines() if not told.fullmatch(line)] == []
 
 
-@pytest.mark.parametrize("line", dependency_lines())
-def test_every_direct_dependency_is_pinned_within_its_range(line: str) -> None:
-    match = re.match(r'"([A-Za-z0-9-]+)>=([0-9.]+)"', line)
-    assert match is not None
-    name, lowest = match.groups()
-    pinned = pins().get(canonical(name), [])
-    assert pinned
-    for pin in pinned:
-        version = pin.split("==")[1].split(";")[0].strip()
-        assert numbers(version) >= numbers(lowest)
+def test_every_direct_dependency_is_pinned_within_its_range() -> None:
+    for name, lowest in re.findall(r'"([A-Za-z0-9-]+)>=([0-9.]+)"', "".join(dependency_lines())):
+        pinned = pins().get(canonical(name), [])
+        assert pinned, name
+        for pin in pinned:
+            version = pin.split("==")[1].split(";")[0].strip()
+            assert numbers(version) >= numbers(lowest), name
 
 
 def numbers(version: str) -> list[int]:
@@ -173,32 +170,33 @@ def test_ci_runs_the_checks_and_then_the_tests() -> None:
 # --- pages ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", text_of(page))
+def test_every_link_of_a_page_leads_to_a_file() -> None:
     broken = [
-        link
-        for link in links
+        (page, link)
+        for page in PAGES
+        for link in re.findall(r"\]\(([^)#]+)\)", text_of(page))
         if not link.startswith("https://") and not (ROOT / page).parent.joinpath(link).exists()
     ]
     assert broken == []
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_file_that_a_page_names_exists(page: str) -> None:
+def test_every_file_that_a_page_names_exists() -> None:
     named = re.compile(
         r"(?:remotely|remotely_rl|docs|examples|tests|tools)/[\w/]*(?:\.\w+)?|[\w-]+\.(?:md|toml|txt)"
     )
     missing = [
-        code for code in code_in(page) if named.fullmatch(code) and not (ROOT / code).exists()
+        (page, code)
+        for page in PAGES
+        for code in code_in(page)
+        if named.fullmatch(code) and not (ROOT / code).exists()
     ]
     assert missing == []
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_python_in_a_page_is_python(page: str) -> None:
-    for block in re.findall(r"^```python\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE):
-        compile(block, page, "exec")
+def test_python_in_a_page_is_python() -> None:
+    for page in PAGES:
+        for block in re.findall(r"^```python\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE):
+            compile(block, page, "exec")
 
 
 def test_the_readme_names_the_torch_that_is_pinned() -> None:
@@ -233,16 +231,19 @@ def test_decisions_are_numbered_without_a_gap() -> None:
     assert [int(name[:4]) for name in DECISIONS] == list(range(1, len(DECISIONS) + 1))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_to_a_heading_leads_to_one(page: str) -> None:
-    broken = []
-    for file, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text_of(page)):
-        target = (ROOT / page).parent.joinpath(file) if file else ROOT / page
-        headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
-        if anchor not in {
-            re.sub(r"[^\w -]", "", h).strip().lower().replace(" ", "-") for h in headings
-        }:
-            broken.append(f"{file}#{anchor}")
+@cache
+def anchors_of(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", h).strip().lower().replace(" ", "-") for h in headings}
+
+
+def test_every_link_to_a_heading_leads_to_one() -> None:
+    broken = [
+        f"{page}: {file}#{anchor}"
+        for page in PAGES
+        for file, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text_of(page))
+        if anchor not in anchors_of((ROOT / page).parent / file if file else ROOT / page)
+    ]
     assert broken == []
 
 

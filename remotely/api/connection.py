@@ -16,7 +16,7 @@ from remotely import arguments
 from remotely.arguments import suggests
 from remotely.engine import Engine
 from remotely.errors import NotConnected, RemotelyError
-from remotely.machine.gpus import Gpus, choose
+from remotely.machine.gpus import Gpus, Offer, choose
 from remotely.machine.shield import RLock
 from remotely.protocol.address import FORKED, SHARED
 from remotely.protocol.lease import PLACE_S
@@ -76,29 +76,19 @@ def connect(
         parse_others(resources)
     if _adopted is not None and importing():  # an actor that imports the script is connected
         return
+    offer = Offer(cpus, gpus, resources)
     with _lock:
         if _engine is not None and not _forked:
             raise RemotelyError("this process is connected already; call remotely.shutdown() first")
-        if address not in (None, "", RAY_HERE) and (cpus, gpus, resources) != (None, None, None):
+        if address not in (None, "", RAY_HERE) and offer != Offer():
             start = "ray start" if address.startswith(RAY) else "remotely start"
             raise RemotelyError(
                 "cpus, gpus and resources are for a cluster of your own; the one at "
                 f"{address} was given its own by '{start}'"
             )
         address = address or os.environ.get("REMOTELY_ADDRESS")
-        if os.environ.get("REMOTELY_LOCAL") == "1":
-            from remotely.engines.in_process import InProcess  # noqa: PLC0415 - it imports asyncio
-
-            engine: Engine = InProcess()
-        elif address and address.startswith(RAY):
-            engine = _connect_to_ray(
-                address, key, cpus, gpus, resources, ship, patience_s, show_output
-            )
-        elif address:
-            engine = _connect_to(address, key, ship, patience_s, show_output)
-        else:
-            engine = _embed(cpus, gpus, resources, ship, patience_s, show_output)
-        _engine, _forked = engine, False
+        _engine = _new_engine(address, key, offer, ship, patience_s, show_output)
+        _forked = False
 
 
 def current() -> Engine:
@@ -176,14 +166,23 @@ def set_shipped_root(root: Path) -> None:
     _shipped_root = root
 
 
-def _connect_to(
-    address: str,
+def _new_engine(
+    address: str | None,
     key: str | Path | None,
+    offer: Offer,
     ship: str | Path | Iterable[str | Path],
     patience_s: float | None,
     show_output: bool,
 ) -> Engine:
-    from remotely.client.client import client_of  # noqa: PLC0415 - what an engine in process does not need
+    if os.environ.get("REMOTELY_LOCAL") == "1":
+        from remotely.engines.in_process import InProcess  # noqa: PLC0415 - it imports asyncio
+
+        return InProcess()
+    if not address:
+        return _embed(offer, ship, patience_s, show_output)
+    if address.startswith(RAY):
+        return _connect_to_ray(address, key, offer, ship, patience_s, show_output)
+    from remotely.client.client import client_of  # noqa: PLC0415 - what the others do not need
 
     client = client_of(address, key, ship, patience_s, show_output)
     client.check_python()
@@ -193,9 +192,7 @@ def _connect_to(
 def _connect_to_ray(
     address: str,
     key: str | Path | None,
-    cpus: float | None,
-    gpus: Gpus | None,
-    resources: Mapping[str, float] | None,
+    offer: Offer,
     ship: str | Path | Iterable[str | Path],
     patience_s: float | None,
     show_output: bool,
@@ -210,13 +207,11 @@ def _connect_to_ray(
     from remotely.engines.ray import session  # noqa: PLC0415 - it imports Ray, which is an extra
 
     patience_s = PLACE_S if patience_s is None else patience_s
-    return session.connect(where, cpus, gpus, resources, Shipment(ship), patience_s, show_output)
+    return session.connect(where, offer, Shipment(ship), patience_s, show_output)
 
 
 def _embed(
-    cpus: float | None,
-    gpus: Gpus | None,
-    resources: Mapping[str, float] | None,
+    offer: Offer,
     ship: str | Path | Iterable[str | Path],
     patience_s: float | None,
     show_output: bool,
@@ -226,10 +221,10 @@ def _embed(
     from remotely.values.shipping import Shipment  # noqa: PLC0415
 
     shipment = Shipment(ship)
-    choose(gpus)  # refuse bad ones here, and not in the worker
+    choose(offer.gpus)  # refuse bad ones here, and not in the worker
     cluster = EmbeddedCluster()
     try:
-        cluster.start(cpus, gpus, resources)
+        cluster.start(offer)
         return Client(
             cluster.address,
             cluster.key,

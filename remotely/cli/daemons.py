@@ -65,8 +65,8 @@ def start(
     name the master's port as others see it, as HOST:PORT.
     """
     from remotely.machine import interfaces
+    from remotely.machine.gpus import Offer
     from remotely.ops import cluster
-    from remotely.ops.daemon_process import Offer
 
     seen = [split_address(address) for address in announce]
     host = host or ("0.0.0.0" if announce else "127.0.0.1")
@@ -185,8 +185,8 @@ def join(
     ssh node1 remotely join node0:8010 --key - < ~/.remotely/keys/worker.key
     """
     from remotely.machine import folders
+    from remotely.machine.gpus import Offer
     from remotely.ops import cluster
-    from remotely.ops.daemon_process import Offer
     from remotely.transport import key_files
 
     master, port = address_of_ours(address)

@@ -78,11 +78,10 @@ def run(
     --cpus-per-task and --gpus-per-task, say what each has.
     """
     from remotely.machine import interfaces, this_machine
-    from remotely.machine.gpus import visible
+    from remotely.machine.gpus import Offer, visible
     from remotely.ops import job as jobs
     from remotely.ops import launchers
     from remotely.ops.cluster import Network
-    from remotely.ops.daemon_process import Offer
     from remotely.ops.rendezvous import meeting_place
 
     rank = launchers.rank_of(os.environ, wait_for, job or "")

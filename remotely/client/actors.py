@@ -46,7 +46,7 @@ from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
 from remotely.machine.shield import RLock
 from remotely.protocol import control
-from remotely.protocol.control import Obituary, StoreAddress
+from remotely.protocol.control import Location, Obituary, StoreAddress
 from remotely.protocol.lease import PLACE_S, TERM_S
 from remotely.protocol.resources import Resources, parse_others
 from remotely.protocol.wire import Kind
@@ -76,8 +76,8 @@ class Actors:
         shipment: Shipment,
     ) -> None:
         self._engine = engine
-        self._loop = shared.loop
         self._session = session = shared.session
+        self._loop = session.loop
         self._stores = shared.stores
         self._channels = channels
         self._calls = calls
@@ -225,13 +225,13 @@ class Actors:
         Returns the futures of the files and of the constructor: the first that fails tells why.
         """
         try:
-            actor.location = place.result()
+            location: Location = place.result()
         finally:
             if not place.answered:  # this thread was interrupted
                 place.cancel()
             del place  # see future.py
-        channel = self._channels.open(actor)
-        content, channel.sources_sent = library.whole_for(actor, actor.location.life)
+        channel = self._channels.open(actor, location)
+        content, channel.sources_sent = library.whole_for(actor, location.life)
         prepare = shipping.prepare(
             self._session.job,
             self._session.host,
@@ -248,7 +248,7 @@ class Actors:
                 digests = missing.result()
             finally:
                 del missing  # see future.py
-            worker, _, _ = actor.location.ipc.rpartition("/")  # its folder
+            worker, _, _ = location.ipc.rpartition("/")  # its folder
             stored = self._uploads.deliver(worker, digests, channel.send_file)
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
         transfer = self._transfer(actor, encoded, transfers)
@@ -268,7 +268,7 @@ class Actors:
 
         Returns when they are there.
         """
-        store = self._channels.store_of(actor) if encoded.nbytes >= SEND_FROM_BYTES else None
+        store = actor.store if encoded.nbytes >= SEND_FROM_BYTES else None
         if store is None:
             return None
         if store not in transfers:
@@ -438,7 +438,7 @@ class ArrivalQuestion:
         assert located.location is not None
         actor = self._actors.borrow(located.location.actor, located.location.name)
         if actor.location is None:
-            actor.location = located.location
+            actor.lives_at(located.location, self._session.host)
         self._session.arrivals.add(actor.actor)
         return actor
 

@@ -316,7 +316,7 @@ class Calls:
             if nbytes >= SHARE_FROM_BYTES:
                 actor.back_pressure.count(future, nbytes, may_wait)
             future.needs = message
-            needs = message.needs(self._channels.store_of(actor))
+            needs = message.needs(actor.store)
             self._queues.add(actor, message, future, needs)
         except BaseException:  # we are interrupted
             if future.receiver is None:
@@ -326,7 +326,7 @@ class Calls:
     def _send_if_ready(self, actor: ActorState, message: Message, future: CallFuture[Any]) -> bool:
         """Send a call of a caller who waits, if nothing is in its way; return whether that is
         done."""
-        needs = message.needs(self._channels.store_of(actor))
+        needs = message.needs(actor.store)
         channel = actor.channel
         if actor.queue is not None or channel is None or not all(need.done() for need in needs):
             return False
@@ -356,9 +356,9 @@ class Calls:
 
         Return whether it was; None if it may not leave, or has an outcome.
         """
-        store, is_apart = self._channels.store_of(actor), self._channels.is_apart(actor)
+        store = actor.store
         try:
-            outgoing = message.outgoing_to(store, is_apart and self._channels.may_wait())
+            outgoing = message.outgoing_to(store, actor.is_apart and self._channels.may_wait())
         except BaseException as error:  # of a future among the arguments
             if may_leave():
                 future.settle(None, error.with_traceback(None))
@@ -378,8 +378,7 @@ class Calls:
 
     def _stores_of(self, remotes: Sequence[RemoteActor]) -> list[StoreAddress]:
         """Return the stores of the machines of these actors, but for this machine."""
-        stores = [self._channels.store_of(r) for r in remotes if isinstance(r, ActorState)]
-        return [store for store in stores if store is not None]
+        return [r.store for r in remotes if isinstance(r, ActorState) and r.store is not None]
 
     def _begin_transfer(
         self, remotes: Sequence[RemoteActor], encoded: Encoded, background: bool

@@ -111,7 +111,6 @@ from remotely.transport import sockets
 from remotely.transport.connection_monitor import ConnectionMonitor
 from remotely.transport.keys import KeyPair
 from remotely.transport.listening import nearest
-from remotely.transport.loop import Loop
 from remotely.transport.sockets import EVENTS, NOBLOCK, POLLIN, Reconnect, readable
 from remotely.values import arena
 from remotely.values.arena import Loan
@@ -219,8 +218,6 @@ def hand_over(me: ThreadState) -> None:
 class Shared(NamedTuple):
     """What all channels of a client share."""
 
-    context: "zmq.Context[zmq.Socket[bytes]]"
-    loop: Loop
     pair: KeyPair
     session: MasterSession
     stores: Stores
@@ -259,7 +256,8 @@ class Channel:
         on_news: Callable[[], None],
         on_broken: Callable[["Channel"], None],
     ) -> None:
-        context, loop, pair, session, stores, waits = shared
+        pair, session, stores, waits = shared
+        loop = session.loop
         self.location = location
         self.is_open = True
         self.ended: EndError | None = None
@@ -284,7 +282,8 @@ class Channel:
         self._busy = False
         self._soon = True  # the last reply came soon
         self._interrupted: weakref.ref[CallFuture[Any]] | None = None  # the last wait was for that
-        self._socket: Any = sockets.client(context, pair, location.public_key, Reconnect.NEVER)
+        public_key = location.public_key
+        self._socket: Any = sockets.client(session.context, pair, public_key, Reconnect.NEVER)
         self._fd = int(self._socket.FD)
         # By it a cancellation names this connection, and an obituary says what of it has begun.
         self._route = b"r" + secrets.token_bytes(ROUTE_BYTES - 1)

@@ -32,7 +32,9 @@ LOOK_FOR_END_S = 0.2
 class ActorState(CalledActor):
     """One actor, as all its handles in this process share it.
 
-    location      where it lives, as far as this process has been told
+    location      where it lives, as far as this process has been told: see `lives_at`
+    store         of its machine, as far as is known; None for this machine
+    is_apart      it is elsewhere and has no store: it may reach none
     channel       the last one that was opened to it
     opening       is held by the thread that opens one, and waits for the master meanwhile.
                   Threads that do sleep about it, as a channel does not keep its actor
@@ -44,6 +46,8 @@ class ActorState(CalledActor):
         self.request = request
         self.life = request.life
         self.location: Location | None = None
+        self.store: StoreAddress | None = None
+        self.is_apart = False
         self.channel: Channel | None = None
         self.opening = RLock()
         self.gone = False
@@ -52,6 +56,13 @@ class ActorState(CalledActor):
     def unanswered(self) -> int:
         channel, queue = self.channel, self.queue
         return (len(queue) if queue else 0) + (channel.unanswered if channel else 0)
+
+    def lives_at(self, location: Location, host: str) -> None:
+        """It is there, as seen by a client on this host."""
+        is_elsewhere = location.host != host
+        self.store = location.store if is_elsewhere else None
+        self.is_apart = is_elsewhere and location.store is None
+        self.location = location
 
     def expect_life(self, life: int) -> None:
         """From now on, news of an earlier life is outdated."""
@@ -84,7 +95,7 @@ class Channels:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._loop = shared.loop
+        self._loop = shared.session.loop
         self._session = shared.session
         self._host = shared.session.host
         self._stores = shared.stores
@@ -165,16 +176,6 @@ class Channels:
         if self._shared.waits is not None:
             self._shared.waits.refuse(actor.actor, future.what)
 
-    def store_of(self, actor: ActorState) -> StoreAddress | None:
-        """Return the store of an actor's machine, as far as is known; None for this machine."""
-        location = actor.location
-        return None if location is None or location.host == self._host else location.store
-
-    def is_apart(self, actor: ActorState) -> bool:
-        """Tell whether an actor is elsewhere and has no store: it may reach none."""
-        location = actor.location
-        return location is not None and location.host != self._host and location.store is None
-
     def unanswered(self) -> dict[str, int]:
         """Return how many calls each actor still has to answer, without those that have none."""
         channels = [(channel.location.actor, channel.unanswered) for channel in list(self._open)]
@@ -190,11 +191,12 @@ class Channels:
         if located.location is None:
             gone = located.obituary or Obituary(actor=actor.actor, life=0, asked=True)
             raise end_error(actor.name, actor.location, gone)(False)
-        actor.location = located.location
+        actor.lives_at(located.location, self._host)
         actor.expect_life(located.location.life)
 
-    def open(self, actor: ActorState) -> Channel:
+    def open(self, actor: ActorState, location: Location) -> Channel:
         """Open the channel of an actor to where it was just placed."""
+        actor.lives_at(location, self._host)
         channel = actor.channel = self._open_at(actor)
         return channel
 

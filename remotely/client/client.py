@@ -16,7 +16,6 @@ Client wires these parts together; each knows those above it.  Verbs of the seam
 """
 
 import os
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
@@ -28,7 +27,7 @@ from remotely.client.calls import Calls
 from remotely.client.channel import Shared
 from remotely.client.channels import Channels
 from remotely.client.deadlock import WaitReporter
-from remotely.client.master_session import MASTER_SILENT_S, SHUT_DOWN, MasterSession
+from remotely.client.master_session import SHUT_DOWN, MasterSession
 from remotely.client.printing import Display, ErrorReporter, LogListener
 from remotely.client.ref import Ref
 from remotely.engine import Promises
@@ -38,10 +37,9 @@ from remotely.protocol import control
 from remotely.protocol.address import OWN_CLUSTER, parse_address
 from remotely.protocol.lease import PLACE_S
 from remotely.reporting.cluster_status import ClusterStatus, as_objects, status_facts
-from remotely.transport import key_files, sockets
+from remotely.transport import key_files
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
-from remotely.transport.loop import Loop
 from remotely.values import arena, borrowing, codec
 from remotely.values.owned import own
 from remotely.values.shipping import Shipment
@@ -80,25 +78,15 @@ class Client:
         self._display = Display(show_output)
         self._log_listener = LogListener(self._display.show)
         daemons.raise_descriptor_limit(at_most=MAX_DESCRIPTORS)
-        self._loop = Loop()
-        self._context = sockets.new_context()
         self._session = session = MasterSession(
-            self._loop,
-            self._context,
-            address,
-            key,
-            job,
-            inside,
-            patience_s,
-            self._hear,
-            self._display.complain,
+            address, key, job, inside, patience_s, self._hear, self._display.complain
         )
-        self.session_id = session.id
-        self._stores = Stores(self._context, self._loop, key.pair, this_machine.machine_name())
+        self.session_id, loop = session.id, session.loop
+        self._stores = Stores(session.context, loop, key.pair, this_machine.machine_name())
         waits = WaitReporter(inside, session.tell) if inside else None
-        shared = Shared(self._context, self._loop, key.pair, session, self._stores, waits)
+        shared = Shared(key.pair, session, self._stores, waits)
         self._channels = Channels(shared)
-        self._error_reporter = ErrorReporter(session, self._display, self._loop)
+        self._error_reporter = ErrorReporter(session, self._display)
         self._calls = calls = Calls(
             session, self._channels, self._stores, self._error_reporter.note
         )
@@ -109,13 +97,11 @@ class Client:
         self.call, self.prepare = calls.call, calls.prepare
         self.get, self.set = calls.get, calls.set
         self.is_any_elsewhere = calls.is_any_elsewhere
-        self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
-        self._loop.every(arena.TIDY_EVERY_S, borrowing.tidy)
-        self._loop.every(RECOVER_EVERY_S, self._channels.recover)
-        self._thread = threading.Thread(target=self._run, name="remotely-client", daemon=True)
-        self._thread.start()
+        loop.every(arena.TIDY_EVERY_S, arena.tidy)
+        loop.every(arena.TIDY_EVERY_S, borrowing.tidy)
+        loop.every(RECOVER_EVERY_S, self._channels.recover)
         try:
-            session.wait_for_welcome()
+            session.start(self._run, "remotely-client")
         except BaseException:
             self._close()
             raise
@@ -192,15 +178,12 @@ class Client:
                 self._display.complain(text, f"remotely: {text}")
 
     def _run(self) -> None:
-        self._loop.run()
+        self._session.loop.run()
         self._channels.end_all()  # here, where no signal strikes
 
     def _close(self) -> None:
         """Let go of everything in this process, whatever state it is in."""
-        self._session.is_closed = True
-        self._loop.stop()
-        if self._thread is not threading.current_thread():
-            self._thread.join(MASTER_SILENT_S)
+        self._session.stop()
         self._log_listener.close()
         self._display.close()
         self._session.questions.fail_all(NotConnected, SHUT_DOWN)
@@ -208,9 +191,7 @@ class Client:
         self._calls.close()
         self._stores.close()
         self._error_reporter.report()
-        self._session.link.close()
-        self._context.destroy(linger=0)
-        self._loop.close()
+        self._session.close()
         arena.trim()
 
 

@@ -1,5 +1,8 @@
 """A client's session with the master: who the client is, what it asks, and how it leaves.
 
+It has the loop on which the client hears, and the sockets' context.  `start` runs the loop on a
+daemon thread; `stop` ends that, and `close` lets go of the rest.
+
 A session outlives its connection and its master.  When the master welcomes the client again, the
 client repeats all questions that have not been answered yet.  Cancel one whose answer you no longer
 need, and it is not repeated.
@@ -17,7 +20,6 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 import msgspec
-import zmq
 
 from remotely.errors import MasterLost, NotAllowed, NotConnected, RemotelyError, error_class
 from remotely.futures import wakeup
@@ -27,6 +29,7 @@ from remotely.protocol import control
 from remotely.protocol.address import FORKED, nobody
 from remotely.protocol.ids import bound_id
 from remotely.protocol.lease import CONNECT_S, DRAIN_S, LEASE_S, TERM_S, TICK_EVERY_S
+from remotely.transport import sockets
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
 from remotely.transport.master_link import MasterLink
@@ -148,8 +151,6 @@ class MasterSession:
 
     def __init__(
         self,
-        loop: Loop,
-        context: "zmq.Context[zmq.Socket[bytes]]",
         address: str,
         key: MemberKey,
         job: str,
@@ -170,20 +171,43 @@ class MasterSession:
         self.is_leaving = False
         self.is_closed = False
         self.pid = os.getpid()
-        self._loop = loop
+        self.loop = loop = Loop()
+        self.context = sockets.new_context()
         self._on_message = hear
         self.complain = complain
         self._welcome: Future[control.Welcome] = Future()
         self._farewell = threading.Event()
-        self.link = MasterLink(loop, context, address, key, self._hello, self._hear, self._refused)
+        self._thread: threading.Thread | None = None
+        self.link = MasterLink(
+            loop, self.context, address, key, self._hello, self._hear, self._refused
+        )
         loop.every(TICK_EVERY_S, self._check_master)
 
-    def wait_for_welcome(self) -> None:
-        """Return when the master has accepted this client.  Raises MasterLost, NotAllowed, ..."""
+    def start(self, run: Callable[[], None], name: str) -> None:
+        """Have `run`, which runs the loop, run on a thread of this name.
+
+        Returns when the master has accepted this client.  Raises MasterLost, NotAllowed, ...
+        """
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._thread.start()
         try:
             self._welcome.result(CONNECT_S)
         except (TimeoutError, FutureTimeout):
             raise MasterLost(nobody(self.address, "it does not answer as a master")) from None
+
+    def stop(self) -> None:
+        """Refuse what is asked from now on, and end the loop."""
+        self.is_closed = True
+        self.loop.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(MASTER_SILENT_S)
+
+    def close(self) -> None:
+        """After the end of the loop: let go of everything."""
+        self.questions.fail_all(NotConnected, SHUT_DOWN)
+        self.link.close()
+        self.context.destroy(linger=0)
+        self.loop.close()
 
     @property
     def pythons(self) -> list[str]:
@@ -205,7 +229,7 @@ class MasterSession:
     def ask(self, kind: Callable[..., msgspec.Struct], **fields: Any) -> Question:
         """Send a message of this kind, with a ticket; return the future of the answer."""
         self.check()
-        if self._loop.is_own_thread():
+        if self.loop.is_own_thread():
             raise RemotelyError(
                 "the done-callback of a future cannot ask the master (for a new actor, an actor by "
                 "its name, or the status), because it runs on the thread that receives the answer. "
@@ -215,7 +239,7 @@ class MasterSession:
 
     def tell(self, message: msgspec.Struct) -> None:
         """Send a message that needs no answer.  Any thread may call this."""
-        self._loop.call(lambda: self.link.send(message))
+        self.loop.call(lambda: self.link.send(message))
 
     def leave(self) -> None:
         """Have the master end what this client owns, and wait until it has."""
@@ -250,7 +274,7 @@ class MasterSession:
             case control.Queued(ticket=ticket, why=why):
                 self.questions.wait(ticket, why)
                 if why:
-                    self._loop.after(REPORT_QUEUED_AFTER_S, lambda: self._report_queued(ticket))
+                    self.loop.after(REPORT_QUEUED_AFTER_S, lambda: self._report_queued(ticket))
             case (
                 control.Located(ticket=ticket)
                 | control.Status(ticket=ticket)

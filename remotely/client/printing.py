@@ -27,7 +27,6 @@ from remotely.protocol.control import Logged, Printed
 from remotely.reporting import log_records
 from remotely.reporting.terminal import Screen
 from remotely.reporting.throttled_log import ThrottledLog
-from remotely.transport.loop import Loop
 
 MAX_WAITING = 10_000
 CLOSE_S = 2.0
@@ -65,10 +64,9 @@ class ErrorReporter:
     """Collects the errors of submitted calls that nobody has retrieved, on any thread, and prints
     them on the loop's thread: see futures/unretrieved.py."""
 
-    def __init__(self, session: MasterSession, display: Display, loop: Loop) -> None:
+    def __init__(self, session: MasterSession, display: Display) -> None:
         self._session = session
         self._display = display
-        self._loop = loop
         self._errors: deque[tuple[str, BaseException]] = deque()
 
     def note(self, what: str, error: BaseException) -> None:
@@ -80,7 +78,7 @@ class ErrorReporter:
             return
         self._errors.append((what, error))
         if not session.is_closed:
-            self._loop.call(self.report)
+            session.loop.call(self.report)
 
     def report(self) -> None:
         """Print what has been noted."""

@@ -5,19 +5,16 @@ Its key has the role `viewer`.  The master decodes what its holder says by a uni
 """
 
 import os
-import threading
 from concurrent.futures import Future
 from pathlib import Path
 
-from remotely.client.master_session import MASTER_SILENT_S, SHUT_DOWN, MasterSession
-from remotely.errors import NotConnected
+from remotely.client.master_session import MasterSession
 from remotely.machine import folders
 from remotely.protocol import control
 from remotely.protocol.address import OWN_CLUSTER, parse_address
-from remotely.transport import key_files, sockets
+from remotely.transport import key_files
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
-from remotely.transport.loop import Loop
 
 
 class Viewer:
@@ -25,11 +22,7 @@ class Viewer:
 
     def __init__(self, address: str, key: MemberKey) -> None:
         self.address = address
-        self._loop = Loop()
-        self._context = sockets.new_context()
-        self._session = MasterSession(
-            self._loop,
-            self._context,
+        self._session = session = MasterSession(
             address,
             key,
             job="",
@@ -38,10 +31,8 @@ class Viewer:
             hear=lambda message: None,
             complain=lambda source, sentence: None,
         )
-        self._thread = threading.Thread(target=self._loop.run, name="remotely-viewer", daemon=True)
-        self._thread.start()
         try:
-            self._session.wait_for_welcome()
+            session.start(session.loop.run, "remotely-viewer")
         except BaseException:
             self._close()
             raise
@@ -60,13 +51,8 @@ class Viewer:
             self._close()
 
     def _close(self) -> None:
-        self._session.is_closed = True
-        self._loop.stop()
-        self._thread.join(MASTER_SILENT_S)
-        self._session.questions.fail_all(NotConnected, SHUT_DOWN)
-        self._session.link.close()
-        self._context.destroy(linger=0)
-        self._loop.close()
+        self._session.stop()
+        self._session.close()
 
 
 def viewer_of(address: str, key: Path | None = None) -> Viewer:

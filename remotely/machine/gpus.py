@@ -1,4 +1,4 @@
-"""The GPUs that a worker gives away: all that are visible, so many of them, or those named.
+"""What a worker gives away, and which GPUs: all that are visible, so many, or those named.
 
 CUDA_VISIBLE_DEVICES, where it is set, says what this process may use: under Slurm the other GPUs
 are another job's.  The cluster counts GPUs from 0; an actor gets the names of those that it was
@@ -9,11 +9,20 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 Gpus = int | str | Sequence[int | str]  # how many; "2,3"; [2, 3]
 
 _NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
+
+
+class Offer(NamedTuple):
+    """The resources that the worker of a machine offers; None is all that there is."""
+
+    cpus: float | None = None
+    gpus: Gpus | None = None
+    resources: Mapping[str, float] | None = None
 
 
 def visible(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> list[str]:

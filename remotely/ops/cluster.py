@@ -24,10 +24,11 @@ import msgspec
 
 from remotely.errors import RemotelyError, error_class
 from remotely.machine import folders, pid_file, processes, this_machine
+from remotely.machine.gpus import Offer
 from remotely.machine.interfaces import EVERYWHERE, check_port, check_range, ip_of, own_address
 from remotely.machine.pid_file import Running
 from remotely.ops import daemon_process
-from remotely.ops.daemon_process import END_S, START_S, Offer
+from remotely.ops.daemon_process import END_S, START_S
 from remotely.ops.foreground import Foreground
 from remotely.protocol.address import RUNS_ALREADY, is_ipv6, join_address, parse_address
 from remotely.protocol.configs import MasterConfig

@@ -11,14 +11,12 @@ import secrets
 import select
 import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from remotely.machine import daemons, this_machine
-from remotely.machine.gpus import Gpus, choose
+from remotely.machine.gpus import Offer, choose
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.ids import bound_id
 from remotely.protocol.listening import Listening
@@ -67,14 +65,6 @@ def first_line(daemon: Daemon) -> str:
             break
         line += data
     return line.decode(errors="replace").strip()
-
-
-class Offer(NamedTuple):
-    """The resources that the worker of a machine offers; None is all that there is."""
-
-    cpus: float | None = None
-    gpus: Gpus | None = None
-    resources: Mapping[str, float] | None = None
 
 
 def worker_config(

@@ -8,13 +8,12 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
 
 from remotely.errors import RemotelyError
 from remotely.machine import folders
-from remotely.machine.gpus import Gpus
+from remotely.machine.gpus import Offer
 from remotely.ops import daemon_process
-from remotely.ops.daemon_process import END_S, Daemon, Offer
+from remotely.ops.daemon_process import END_S, Daemon
 from remotely.protocol.configs import MasterConfig
 from remotely.protocol.listening import Listening
 from remotely.transport import keys
@@ -33,19 +32,14 @@ class EmbeddedCluster:
         self._master_key, self.key, self._worker_key = keys.fresh_keys()
         self._daemons: list[Daemon] = []
 
-    def start(
-        self,
-        cpus: float | None = None,
-        gpus: Gpus | None = None,
-        resources: Mapping[str, float] | None = None,
-    ) -> None:
+    def start(self, offer: Offer) -> None:
         """Return when the master takes calls.  Call `close` later, even if this raises."""
         self.folder.mkdir(mode=0o700)
         config = MasterConfig(
             address=self.address,
             key=self._master_key.to_dict(),
             lifeline=True,
-            counts_cpus=cpus is not None,  # whoever names a number has it kept
+            counts_cpus=offer.cpus is not None,  # whoever names a number has it kept
         )
         master = daemon_process.launch("remotely.master", subprocess.PIPE, None)
         self._daemons.append(master)
@@ -56,9 +50,7 @@ class EmbeddedCluster:
         key = self._worker_key
         daemon_process.configure(
             worker,
-            daemon_process.worker_config(
-                self.address, key, Listening(), self.folder, Offer(cpus, gpus, resources)
-            ),
+            daemon_process.worker_config(self.address, key, Listening(), self.folder, offer),
         )
         if (word := daemon_process.first_line(master)) != "READY":
             raise RemotelyError(word or "the master of an embedded cluster did not start")

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from remotely.errors import MasterLost, NotAllowed, RemotelyError
 from remotely.machine import interfaces
+from remotely.machine.gpus import Offer
 from remotely.ops import cluster
 from remotely.ops.cluster import Network
-from remotely.ops.daemon_process import Offer
 from remotely.ops.foreground import Foreground, exiting_on_signals, is_ignored
 from remotely.ops.guarded_command import GuardedCommand
 from remotely.ops.launchers import Rank

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from remotely.errors import RemotelyError
 from remotely.machine import folders, pid_file
+from remotely.machine.gpus import Offer
 from remotely.machine.pid_file import Running
 from remotely.ops import cluster
 from remotely.ops.cluster import Network
-from remotely.ops.daemon_process import Offer
 from remotely.ops.host_file import Host, HostFile
 from remotely.protocol.address import join_address
 

@@ -42,7 +42,10 @@ from remotely.worker.output import LogRelay, Output
 
 CPU_AT_LEAST_S = 0.2  # its processor time is counted in hundredths of a second
 CPU_AT_MOST_S = 5.0  # what it used before is not what it uses
-STATUS_WAIT_S = 0.3  # how long a death waits for its exit status before it is told without
+# How long a death waits for its exit status before it is told without: for a zygote that is
+# stopped or busy, since the worker inherits the children of one that has ended.  Clients wait for
+# the obituary a little longer (OBITUARY_WAIT_S).
+STATUS_WAIT_S = 1.0
 LOOK_AGAIN_S = 1.0  # for strays, whom the kernel may leave out of a list while others end
 
 

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from remotely.machine import guest_folder, pid_file
+from remotely.machine.gpus import Offer
 from remotely.machine.pid_file import Running
 from remotely.machine.processes import birth, is_alive
 from remotely.ops import cluster
 from remotely.ops.cluster import Network
-from remotely.ops.daemon_process import Offer
 from remotely.transport.key_files import load_member
 from tests.chaos.oracle import Verdict, judge
 from tests.chaos.relay import Relay

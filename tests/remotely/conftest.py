@@ -1,4 +1,4 @@
-"""Machines on which the command `remotely` is run."""
+"""Machines on which the command `remotely` is run, and patience for one that is busy."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.clusters import free_port
+from remotely.client import channel
+from tests.clusters import DEADLINE_S, free_port
 from tests.command import Machine, machines_in
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the answer of an actor that is to take a call back, however busy this machine is."""
+    monkeypatch.setattr(channel, "ANSWER_S", DEADLINE_S)
 
 
 @pytest.fixture

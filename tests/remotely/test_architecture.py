@@ -161,27 +161,28 @@ def run(script: str) -> str:
 # --- pure files -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stem", PURE)
-def test_a_pure_file_imports_nothing_that_acts(stem: str) -> None:
-    assert not roots(tree_of(stem)) & IMPURE
+def called(tree: ast.AST) -> set[str]:
+    return {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
 
-@pytest.mark.parametrize("stem", PURE)
-def test_a_pure_file_reaches_none_that_acts(stem: str) -> None:
+def test_pure_files_import_nothing_that_acts() -> None:
+    assert [stem for stem in PURE if roots(tree_of(stem)) & IMPURE] == []
+
+
+def test_pure_files_reach_none_that_acts() -> None:
     reached: set[str] = set()
-    todo = {stem}
+    todo = set(PURE)
     while todo:
         file = todo.pop()
         reached.add(file)
         todo |= ours(tree_of(file)) - reached
-    assert reached <= {*PURE, *REACHED}
-    assert not set().union(*(roots(tree_of(file)) for file in reached)) & IMPURE
+    assert reached == {*PURE, *REACHED}
+    assert [file for file in reached if roots(tree_of(file)) & IMPURE] == []
 
 
-@pytest.mark.parametrize("stem", PURE)
-def test_a_pure_file_opens_no_file(stem: str) -> None:
-    calls = [node for node in ast.walk(tree_of(stem)) if isinstance(node, ast.Call)]
-    assert not {dotted(call.func) for call in calls} & {"open", "io.open", "print", "input"}
+def test_pure_files_open_no_file() -> None:
+    acts = {"open", "io.open", "print", "input"}
+    assert [stem for stem in PURE if called(tree_of(stem)) & acts] == []
 
 
 # --- one unpickle site ----------------------------------------------------------------------------
@@ -236,9 +237,8 @@ def test_this_lint_finds_other_ways_to_unpickle(line: str) -> None:
 
 
 def test_nothing_here_runs_text_as_code() -> None:
-    for stem in FILES:
-        calls = [node for node in ast.walk(tree_of(stem)) if isinstance(node, ast.Call)]
-        assert not {dotted(call.func) for call in calls} & {"eval", "exec", "compile"}, stem
+    runs = {"eval", "exec", "compile"}
+    assert [stem for stem in FILES if called(tree_of(stem)) & runs] == []
 
 
 # --- layers and dependencies ----------------------------------------------------------------------
@@ -253,10 +253,12 @@ def test_imports_between_packages_go_one_way() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("stem", FILES)
-def test_importing_a_file_needs_what_every_install_has(stem: str) -> None:
-    optional = WITH_OPTIONAL.get(stem, set())
-    assert roots(at_import(tree_of(stem))) <= STDLIB_AND_CORE | optional
+def test_importing_a_file_needs_what_every_install_has() -> None:
+    found = {
+        stem: roots(at_import(tree_of(stem))) - STDLIB_AND_CORE - WITH_OPTIONAL.get(stem, set())
+        for stem in FILES
+    }
+    assert {stem: names for stem, names in found.items() if names} == {}
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,11 @@ pytestmark = [
 
 @remotely.remote_class
 class Echo:
-    def echo(self, value: Any, seconds: float = 0.0) -> Any:
-        time.sleep(seconds)
+    def echo(self, value: Any) -> Any:
         return value
 
     def wait_for(self, path: Path) -> None:
+        Path(f"{path}.begun").touch()
         wait_until(path.exists, "it may go on")
 
 
@@ -57,6 +57,13 @@ def interrupting(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def strike(path: Path) -> None:
+    """Interrupt the main thread when a call of it to `wait_for` runs, and is waited for."""
+    wait_until(Path(f"{path}.begun").exists, "the call runs")
+    time.sleep(0.2)  # nothing tells that who has sent it has begun to wait
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 
 
 def call_until_interrupted(
@@ -111,10 +118,11 @@ def test_a_call_queued_behind_one_whose_wait_was_interrupted_is_reported(
 ) -> None:
     monkeypatch.setattr(channel, "TELL_AFTER_S", 0.01)
     echo = Echo()
-    with interrupting() as interrupt:
-        interrupt(0.1)
-        with pytest.raises(KeyboardInterrupt):
-            echo.wait_for(tmp_path / "go")
+    striking = threading.Thread(target=strike, args=(tmp_path / "go",))
+    striking.start()
+    with interrupting(), pytest.raises(KeyboardInterrupt):
+        echo.wait_for(tmp_path / "go")
+    striking.join()
     later = threading.Thread(target=echo.echo, args=(1,))
     later.start()
     said = ""
@@ -138,7 +146,9 @@ def test_a_thousand_interrupts_end_the_calls_that_they_interrupt_and_no_other(
     interrupt_calls(1000, seed=2, cluster=cluster)
 
 
-def test_a_call_in_a_signal_handler_is_refused_and_harms_no_other(here: None) -> None:
+def test_a_call_in_a_signal_handler_is_refused_and_harms_no_other(
+    here: None, tmp_path: Path
+) -> None:
     draw = random.Random(3)
     echo, other = Echo(), Echo()
     refused: list[Exception] = []
@@ -152,10 +162,16 @@ def test_a_call_in_a_signal_handler_is_refused_and_harms_no_other(here: None) ->
             except remotely.RemotelyError as error:
                 refused.append(error)
 
+    def strike_once() -> None:
+        strike(tmp_path / "go")
+        wait_until(lambda: len(refused) == 2, "both calls are refused")
+        (tmp_path / "go").touch()
+
+    striking = threading.Thread(target=strike_once)
     with interrupting(call) as after:
-        after(0.1)
-        assert echo.echo("slow", seconds=0.4) == "slow"
-        assert len(refused) == 2
+        striking.start()
+        echo.wait_for(tmp_path / "go")
+        striking.join()
         assert all("set a flag" in str(error) for error in refused)
         for _ in range(300):  # it may be between two calls, where nothing is in its way
             after(draw.uniform(20e-6, 3e-3))

@@ -134,7 +134,7 @@ def test_close_waits_for_calls_on_the_threads_of_an_async_class(
 ) -> None:
     reef = Reef(tmp_path)
     held = [reef.hold.submit(number) for number in range(2)]
-    wait_until((tmp_path / "held 1").exists, "both calls run")
+    wait_until(lambda: len(list(tmp_path.glob("held *"))) == 2, "both calls run")
     (tmp_path / "may close").touch()
     closing = threading.Thread(target=remotely.close, args=(reef,))
     closing.start()

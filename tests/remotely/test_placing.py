@@ -709,10 +709,10 @@ def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
             broken.setattr(
                 "remotely.client.master_session.LEASE_S", -1.0
             )  # by which the master was to be heard
-            client._loop.call(client._session._check_master)
+            client._session.loop.call(client._session._check_master)
             world.until(made.done)
             settled = threading.Event()
-            client._loop.call(settled.set)
+            client._session.loop.call(settled.set)
             world.until(settled.is_set)
         worker.introduction = msgspec.structs.replace(worker.introduction, births=[born])
         world.end_master()

@@ -60,11 +60,11 @@ def test_a_command_that_is_not_there_is_told(job: Callable[[int], Job]) -> None:
 
 def test_two_jobs_on_one_machine_do_not_disturb_each_other(job: Callable[[int], Job]) -> None:
     one, two = job(1), job(2)
-    one.script(2)
+    one.script(1)
     two.script(2)
-    assert (one.line(), two.line()) == ("machines 2", "machines 2")
-    assert (one.line(), two.line()) == ("ranks 0 1", "ranks 0 1")
-    assert one.ends() == [0, 0]
+    assert (one.line(), two.line()) == ("machines 1", "machines 2")
+    assert (one.line(), two.line()) == ("ranks 0", "ranks 0 1")
+    assert one.ends() == [0]
     assert [rank.poll() for rank in two.ranks] == [None, None]
     assert two.ends() == [0, 0]
 

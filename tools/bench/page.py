@@ -18,7 +18,7 @@ Run = Mapping[str, str]  # what was run, on what
 
 
 def described(bench: Benchmark, command: str, rounds: int) -> dict[str, str]:
-    """Return the run's machine, versions, date and command, a sentence each."""
+    """Return the run's machine, versions, date and command."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     versions = turns.versions(bench.systems)
     named = {f"{bench.systems[name].package} {v}": None for name, v in versions.items() if v}
@@ -51,12 +51,12 @@ class Section(NamedTuple):
         """Return the page with the section made of a run."""
         lines = table.bars(self.bench.rows, figures, self.bench.titles)
         shown = [line for line in lines if line[1] or line[5]]  # with a bar, or beside others
-        parts = run_table(run), self.how, markdown(table.HEAD, shown)
+        parts = run_line(run), self.how, markdown(table.HEAD, shown)
         return replaced(page, *self.marks, "\n" + "\n\n".join(parts) + "\n")
 
 
-def run_table(run: Run) -> str:
-    return markdown(["", ""], [[word, text] for word, text in run.items()])
+def run_line(run: Run) -> str:
+    return "; ".join(f"{word}: {text}" for word, text in run.items()) + "."
 
 
 def replaced(page: str, begin: str, end: str, text: str) -> str:

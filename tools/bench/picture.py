@@ -1,5 +1,6 @@
 """The picture of a run: a panel for each row that others measured too."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tools.bench.units import shown
 
 OUR_COLOUR, LIMIT_COLOUR, PEER_COLOUR = "#c2410c", "#64748b", "#cbd5e1"
 COLUMNS = 3
+TITLE_WIDTH = 48  # characters that a panel has room for
 
 Line = tuple[str, str, str, Spread]  # system, title, figure, value
 
@@ -87,7 +89,8 @@ def _panel(bench: Benchmark, place: Any, row: Row, found: list[Line], room: int)
     place.minorticks_off()
     place.spines[["top", "right", "bottom"]].set_visible(False)
     better = "more" if _more_is_better(row) else "less"
-    place.set_title(f"{row.title.replace('`', '')} ({better} is better)", fontsize=9, loc="left")
+    title = f"{row.title.replace('`', '')} ({better} is better)"
+    place.set_title(textwrap.fill(title, TITLE_WIDTH), fontsize=9, loc="left")
 
 
 def _more_is_better(row: Row) -> bool:

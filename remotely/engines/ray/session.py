@@ -2,7 +2,6 @@
 
 import logging
 import socket
-from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -17,7 +16,7 @@ from remotely.engines.ray.actor import NAMESPACE
 from remotely.engines.ray.address import GCS_PORT, check_trust
 from remotely.engines.ray.engine import RayEngine
 from remotely.errors import MasterLost, NotAllowed, VersionMismatch
-from remotely.machine.gpus import Gpus, choose
+from remotely.machine.gpus import Offer, choose
 from remotely.protocol.address import split_address
 from remotely.protocol.lease import CONNECT_S
 from remotely.values.shipping import Shipment
@@ -35,9 +34,7 @@ _OTHER_VERSION = (
 
 def connect(
     where: str,
-    cpus: float | None,
-    gpus: Gpus | None,
-    resources: Mapping[str, float] | None,
+    offer: Offer,
     shipment: Shipment,
     patience_s: float,
     show_output: bool,
@@ -56,7 +53,7 @@ def connect(
             "logging_level": logging.WARNING,
         }
         if where == "local":
-            settings |= own_cluster(cpus, gpus, resources)
+            settings |= own_cluster(offer)
         try:
             head = _head_of(where)
             check_trust(head)
@@ -98,15 +95,12 @@ def _check_answers(where: str) -> None:
         GcsClient(address=where)
 
 
-def own_cluster(
-    cpus: float | None = None,
-    gpus: Gpus | None = None,
-    resources: Mapping[str, float] | None = None,
-) -> dict[str, Any]:
+def own_cluster(offer: Offer) -> dict[str, Any]:
     """Return the arguments of `ray.init` for a cluster of this process alone.
 
     Raises ValueError if `cpus` are not whole: Ray counts whole ones only.
     """
+    cpus, gpus, resources = offer
     if cpus is not None and cpus != int(cpus):
         raise ValueError(f"cpus={cpus!r}: a Ray cluster offers whole CPUs")
     return {

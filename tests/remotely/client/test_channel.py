@@ -41,6 +41,11 @@ class Echo:
             time.sleep(0.001)
         return value
 
+    def go_on_for_ever(self, begun: Path) -> None:
+        begun.touch()
+        while True:
+            time.sleep(0.05)
+
 
 def an_echo() -> tuple[Any, Any]:
     """An actor of which nothing is on its way, and its channel."""
@@ -303,7 +308,7 @@ def test_replies_of_an_actor_that_has_exited_are_waited_for_until_a_timeout(
 
 
 def test_the_leader_is_woken_by_the_end_with_the_lock_held(
-    here: None, monkeypatch: pytest.MonkeyPatch
+    here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Else it could leave meanwhile, and its descriptor be somebody else's file."""
     echo, line = an_echo()
@@ -318,11 +323,16 @@ def test_the_leader_is_woken_by_the_end_with_the_lock_held(
             held.append(other.is_alive())
         write(fd, value)
 
+    def kill_as_it_is_waited_for() -> None:
+        wait_until((tmp_path / "begun").exists, "the call runs")
+        time.sleep(0.2)  # nothing tells that who has sent it has begun to wait
+        end_process(echo)
+
     monkeypatch.setattr(os, "eventfd_write", write_and_look)
-    killer = threading.Timer(0.2, os.kill, (remote_of(echo).location.pid, signal.SIGKILL))
+    killer = threading.Thread(target=kill_as_it_is_waited_for)
     killer.start()
     with pytest.raises(remotely.ActorDied):
-        echo.echo_once_there_is(NEVER, 1)
+        echo.go_on_for_ever(tmp_path / "begun")
     killer.join()
     assert held
     assert all(held)

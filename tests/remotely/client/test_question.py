@@ -62,11 +62,11 @@ def test_when_one_member_of_a_group_is_refused_the_other_requests_are_cancelled(
         job="client",
         inside="",
         link=SimpleNamespace(send=ended.append),
+        loop=SimpleNamespace(call=lambda act: act()),
         patience_s=1.0,
     )
     nobody: Any = SimpleNamespace(release=lambda _: None)
-    loop = SimpleNamespace(call=lambda act: act())
-    shared: Any = SimpleNamespace(loop=loop, session=session, stores=nobody)
+    shared: Any = SimpleNamespace(session=session, stores=nobody)
     actors = Actors(nobody, shared, nobody, nobody, Shipment(()))
     with pytest.raises(NoResources):
         actors.place(SimpleNamespace, (), {}, Options(), 3)

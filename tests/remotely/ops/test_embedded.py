@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from remotely.machine.gpus import Offer
 from remotely.ops import daemon_process
 from remotely.ops.embedded import EmbeddedCluster
 from remotely.protocol.listening import Listening
@@ -34,7 +35,7 @@ def interrupted_at(call: int, function: Callable[..., object]) -> Callable[..., 
 
 def tell(worker: "subprocess.Popen[bytes]", cluster: EmbeddedCluster) -> None:
     """Tell a worker who it is on a cluster that has no master."""
-    offer = daemon_process.Offer(1, 0)
+    offer = Offer(1, 0)
     _, _, key = fresh_keys()
     daemon_process.configure(
         worker,
@@ -50,7 +51,7 @@ def test_an_interrupt_while_it_starts_leaves_nothing_once_it_is_closed(
     function = getattr(daemon_process, step)
     monkeypatch.setattr(daemon_process, step, interrupted_at(call, function))
     with pytest.raises(KeyboardInterrupt):
-        cluster.start(cpus=1, gpus=0)
+        cluster.start(Offer(cpus=1, gpus=0))
     cluster.close()
     assert not cluster.folder.exists()
     assert not processes(str(cluster.folder))
@@ -60,7 +61,7 @@ def test_an_interrupt_while_it_ends_leaves_no_folder_and_the_daemons_end_by_them
     nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = EmbeddedCluster()
-    cluster.start(cpus=1, gpus=0)
+    cluster.start(Offer(cpus=1, gpus=0))
     with monkeypatch.context() as patched:
         patched.setattr(subprocess.Popen, "wait", interrupted_at(1, subprocess.Popen.wait))
         with pytest.raises(KeyboardInterrupt):
@@ -114,7 +115,7 @@ def test_a_master_removes_the_folder_that_its_interrupted_script_could_not(
     cluster = EmbeddedCluster()
     monkeypatch.setattr(daemon_process, "configure", interrupted_at(2, daemon_process.configure))
     with pytest.raises(KeyboardInterrupt):
-        cluster.start(cpus=1, gpus=0)
+        cluster.start(Offer(cpus=1, gpus=0))
     wait_until((cluster.folder / "master").exists, "the socket of the master")
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "rmtree", interrupted_at(1, shutil.rmtree))
@@ -127,5 +128,5 @@ def test_a_master_removes_the_folder_that_its_interrupted_script_could_not(
 def test_a_cluster_starts_where_stderr_is_no_file(nothing_left: None) -> None:
     cluster = EmbeddedCluster()
     with contextlib.redirect_stderr(io.StringIO()):
-        cluster.start(cpus=1, gpus=0)
+        cluster.start(Offer(cpus=1, gpus=0))
     cluster.close()

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from remotely.errors import MasterLost, RemotelyError
+from remotely.machine.gpus import Offer
 from remotely.ops import cluster, job
 from remotely.ops.cluster import Network
-from remotely.ops.daemon_process import Offer
 from remotely.ops.launchers import ALONE, Rank
 from remotely.ops.rendezvous import Rendezvous
 

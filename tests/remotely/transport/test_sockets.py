@@ -429,10 +429,11 @@ def test_contexts_are_private(world: World) -> None:
 
 def test_an_ipc_socket_lies_in_a_folder_of_ours(tmp_path: Path) -> None:
     """libzmq leaves the mode of the file to the umask; the folder's is what counts."""
+    from remotely.machine.gpus import Offer
     from remotely.ops.embedded import EmbeddedCluster
 
     cluster = EmbeddedCluster()
-    cluster.start(cpus=1, gpus=0)
+    cluster.start(Offer(cpus=1, gpus=0))
     try:
         assert os.stat(cluster.folder).st_mode & 0o777 == 0o700
     finally:

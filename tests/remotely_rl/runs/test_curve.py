@@ -4,16 +4,18 @@ import itertools
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from matplotlib.figure import Figure
 
 from remotely_rl.cli import main
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import curve, metrics, run_folder
+
+if TYPE_CHECKING:  # it takes a second to import, of each process that collects the tests
+    from matplotlib.figure import Figure
 
 PNG = b"\x89PNG"
 
@@ -45,12 +47,14 @@ def run(
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list["Figure"]:
     """The figures that are saved."""
+    from matplotlib.figure import Figure
+
     figures: list[Figure] = []
     save = Figure.savefig
 
-    def keep(figure: Figure, *args: Any, **kwargs: Any) -> None:
+    def keep(figure: "Figure", *args: Any, **kwargs: Any) -> None:
         figures.append(figure)
         save(figure, *args, **kwargs)
 
@@ -58,7 +62,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return figures
 
 
-def labels(figure: Figure) -> list[str]:
+def labels(figure: "Figure") -> list[str]:
     (legend,) = figure.legends
     return [text.get_text() for text in legend.get_texts()]
 
@@ -90,7 +94,7 @@ def test_curves_with_nothing_in_common_have_no_mean() -> None:
 
 
 def test_runs_of_one_algorithm_and_environment_are_one_line_with_a_band(
-    tmp_path: Path, drawn: list[Figure]
+    tmp_path: Path, drawn: list["Figure"]
 ) -> None:
     runs = [
         run(tmp_path / "a", [(0, 0.0), (10, 10.0)]),
@@ -114,7 +118,7 @@ def test_runs_of_one_algorithm_and_environment_are_one_line_with_a_band(
 
 
 def test_runs_of_different_settings_are_lines_of_their_own_and_say_what_differs(
-    tmp_path: Path, drawn: list[Figure]
+    tmp_path: Path, drawn: list["Figure"]
 ) -> None:
     runs = [
         run(
@@ -136,7 +140,7 @@ def test_runs_of_different_settings_are_lines_of_their_own_and_say_what_differs(
 
 
 def test_a_run_that_ended_at_its_target_counts_on_with_its_last_value(
-    tmp_path: Path, drawn: list[Figure]
+    tmp_path: Path, drawn: list["Figure"]
 ) -> None:
     runs = [
         run(tmp_path / "a", [(0, 0.0), (2, 20.0)], ended_at=18.5, target=18.0),
@@ -150,7 +154,7 @@ def test_a_run_that_ended_at_its_target_counts_on_with_its_last_value(
     assert (lines[3][0], lines[3][-1]) == ([0, 0], [4, 15])  # the mean of 20 and 10
 
 
-def test_what_is_drawn_can_be_told_apart(tmp_path: Path, drawn: list[Figure]) -> None:
+def test_what_is_drawn_can_be_told_apart(tmp_path: Path, drawn: list["Figure"]) -> None:
     """A line of one point, and one that took a hundredth of the steps of the other."""
     runs = [
         run(tmp_path / "a", [(0.02, 3.0)]),
@@ -167,7 +171,7 @@ def test_what_is_drawn_can_be_told_apart(tmp_path: Path, drawn: list[Figure]) ->
 
 
 def test_runs_of_a_group_that_have_nothing_in_common_are_drawn_each_alone(
-    tmp_path: Path, drawn: list[Figure]
+    tmp_path: Path, drawn: list["Figure"]
 ) -> None:
     runs = [
         run(tmp_path / "a", [(0, 0.0), (1, 1.0)]),
@@ -181,7 +185,7 @@ def test_runs_of_a_group_that_have_nothing_in_common_are_drawn_each_alone(
     assert not figure.axes[0].collections  # no band
 
 
-def test_a_run_that_is_named_twice_counts_once(tmp_path: Path, drawn: list[Figure]) -> None:
+def test_a_run_that_is_named_twice_counts_once(tmp_path: Path, drawn: list["Figure"]) -> None:
     one = run(tmp_path / "a", [(0, 0.0), (1, 1.0)])
     curve.compare([one, tmp_path / "." / "a" / ".." / "a"], tmp_path / "out.png")
     assert labels(drawn[0]) == ["a2c, Pong, n = 1"]
@@ -197,7 +201,7 @@ def test_one_run_has_its_own_picture_once_a_game_is_finished(tmp_path: Path) -> 
 
 
 def test_the_command_draws_what_can_be_drawn_and_names_the_rest(
-    tmp_path: Path, drawn: list[Figure]
+    tmp_path: Path, drawn: list["Figure"]
 ) -> None:
     full, empty = run(tmp_path / "a", [(0, 0.0), (1, 1.0)]), run(tmp_path / "b", [(0, math.nan)])
     out = tmp_path / "curve.png"  # beside the runs, and not where the user happens to be

@@ -304,7 +304,7 @@ def test_a_death_that_another_thread_tells_late_is_counted_once(
             *rest, on_end = given
 
             def late(*ended: Any) -> None:
-                is_replaced.wait(30)
+                is_replaced.wait(40)
                 on_end(*ended)
                 is_told.set()
 
@@ -320,7 +320,7 @@ def test_a_death_that_another_thread_tells_late_is_counted_once(
     envs.step([0])
     envs.step([0])
     is_replaced.set()
-    assert is_told.wait(30)
+    assert is_told.wait(40)
     assert len(reports) == 1
     assert not envs.step([0])[3].any()
     envs.close()
@@ -515,9 +515,9 @@ def test_infos_may_hold_objects_of_classes_of_the_script() -> None:
 def test_a_call_may_hold_the_gil_for_longer_than_a_step() -> None:
     class Loads(Long):
         def load(self) -> int:
-            return int(ctypes.PyDLL(None).sleep(2))
+            return int(ctypes.PyDLL(None).sleep(3))
 
-    envs = VectorEnv(Loads, 1, step_timeout_s=0.5, **quiet)
+    envs = VectorEnv(Loads, 1, step_timeout_s=1.0, **quiet)
     envs.reset()
     assert envs.call("load") == (0,)
     assert not envs.step([0])[3].any()

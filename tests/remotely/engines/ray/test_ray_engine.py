@@ -283,9 +283,10 @@ def test_a_group_for_which_there_are_too_few_cores_is_refused_at_once() -> None:
 
 def test_a_cluster_of_half_a_core_is_refused() -> None:
     from remotely.engines.ray.session import own_cluster
+    from remotely.machine.gpus import Offer
 
     with pytest.raises(ValueError, match="whole CPUs"):
-        own_cluster(cpus=0.5)
+        own_cluster(Offer(cpus=0.5))
 
 
 @remotely.remote_class(cpus=0)

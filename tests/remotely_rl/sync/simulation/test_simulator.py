@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from remotely_rl import sync
@@ -17,6 +16,9 @@ class Digits:
     """Batches in the order in which they are asked for, whoever asks."""
 
     def __init__(self, batch: int):
+        # It takes a second to import, of each process that collects the tests.
+        from sklearn.datasets import load_digits
+
         images, labels = load_digits(return_X_y=True)
         self.x = torch.from_numpy(images).float() / 16
         self.y = torch.from_numpy(labels)
