@@ -63,7 +63,7 @@ test-slow: install ## run the slow ones: chaos and learning too
 test-ray: .venv-ray/.installed ## run the tests of what every engine promises on Ray, in an environment of its own
 	@exec .venv-ray/bin/python -m pytest --engine ray tests/remotely $(ARGS)
 
-test-python: ## run the tests of `remotely` on another Python, in a Debian made for it: SUITE=trixie, sid
+test-python: ## try the wheel and `remotely` on another Python, in a Debian made for it: SUITE=trixie, sid; RL=1
 	@exec tools/other_python.sh $(SUITE) $(ARGS)
 
 .venv-ray/.installed: pyproject.toml constraints.txt

@@ -60,8 +60,9 @@ def test_the_link_shows_the_cluster_and_ctrl_c_ends_the_dashboard_alone(
     found = re.search(r"http://(\S+)/open\?link=\S+", process.stdout.readline())
     assert found is not None
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
-    with pytest.raises(urllib.error.HTTPError, match="401"):
+    with pytest.raises(urllib.error.HTTPError, match="401") as refused:
         browser.open(f"http://{found[1]}/api/actors")
+    refused.value.close()
     assert browser.open(found[0]).status == 200
 
     def get(path: str) -> dict[str, object]:
