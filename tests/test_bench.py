@@ -3,7 +3,9 @@
 import importlib.metadata
 import json
 import math
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +28,14 @@ SECTIONS = [one.SECTION for one in (systems, systems_rl, systems_replay, systems
 BENCHES = (systems.BENCH, systems_rl.BENCH, systems_replay.BENCH, gpu.BENCH)
 TITLES = {"ours": "remotely", "bare": "bare pyzmq", "ray": "Ray"}
 BARE = Term("bare", "bare pyzmq")
+
+
+@pytest.fixture(autouse=True)
+def handler_of_sigterm() -> Iterator[None]:
+    """Put back what a benchmark's program replaces for the rest of its process."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def measured(**by_system: dict[str, list[float]]) -> Figures:

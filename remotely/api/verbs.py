@@ -77,6 +77,8 @@ def get_actor(name: str, cls: type | None = None) -> Any:
     Raises NameError if there is no such actor, and TypeError if it is of another class.
     """
     arguments.of_type("name", name, str, "a string")
+    if cls is not None:
+        arguments.of_type("cls", cls, type, "a class")
     remote = connection.current().find(name)
     found = class_of(remote)
     if cls is not None and cls.__name__ not in {each.__name__ for each in found.__mro__}:

@@ -212,6 +212,7 @@ class Calls:
 
         `named` are the futures and refs among its arguments.
         """
+        refuse_in_call(name)  # before anything is noted as sent
         if self._session.is_closed or self._session.pid != os.getpid():
             self._session.check()
         if library.loaded != len(sys.modules):
@@ -273,7 +274,6 @@ class Calls:
     def _open_for(self, actor: ActorState, future: CallFuture[Any]) -> Channel | None:
         """Connect to an actor for a caller who waits; None if that has to wait for its turn, or if
         the call cannot be sent, and has the error."""
-        refuse_in_call(future.what)
         if not self._channels.may_wait() and actor.ended is None:
             return None
         try:
@@ -294,7 +294,6 @@ class Calls:
         named: Sequence[Named],
         transfers: Sequence[Transfer],
     ) -> Message:
-        refuse_in_call(name)
         stores = self._stores_of(remotes)
         ship = partial(self._ship, stores)
         message = Message(kind, name, own(encoded), named, transfers, ship)
@@ -416,10 +415,20 @@ class Calls:
 
 
 def _send_sources(actor: ActorState, channel: Channel) -> None:
-    """Send the modules that an actor may lack."""
+    """Send the modules that an actor may lack.
+
+    It has them when it says so: the connection may break before.
+    """
     life, sent = channel.location.life, channel.sources_sent
     batches, total = library.unsent_for(actor, life, sent)
     for digest, content in batches:
         value = Encoded((), (memoryview(content),))
-        channel.send(Kind.SOURCES, digest, value, CallFuture("the actor"), background=True)
+        told: CallFuture[Any] = CallFuture("the actor")
+        told.add_done_callback(partial(_note_arrival, actor, life, digest))
+        channel.send(Kind.SOURCES, digest, value, told, background=True)
     channel.sources_sent = total
+
+
+def _note_arrival(actor: ActorState, life: int, digest: str, told: Any) -> None:
+    if told.exception() is None:
+        library.arrived(actor, life, digest)

@@ -50,7 +50,8 @@ must harm no other call:
        be delivered twice; the second time does nothing.
    13  A handler may run for long while its thread holds the lock.  So the loop tries to get the
        lock for TURN_S, and comes back later if it did not.  What the client itself has to tell the
-       actor leaves so too: where results are to stay, that memory is open, the end of a stream.
+       actor later leaves so too: where results are to stay, that memory is open, the end of a
+       stream.
 
 A handler must not call an actor: it may have interrupted the very step that it would take.  Such
 calls are refused (`ThreadState.in_call`).  Not done: to delay handlers whenever the lock is held.
@@ -288,12 +289,18 @@ class Channel:
         # By it a cancellation names this connection, and an obituary says what of it has begun.
         self._route = b"r" + secrets.token_bytes(ROUTE_BYTES - 1)
         self._socket.setsockopt(zmq.ROUTING_ID, self._route)
-        self._monitor = ConnectionMonitor(self._socket, loop, self._break, on_news)
         same_host = location.host == session.host
         self._peer: MemoryPeer | None = None
         self._may_offer_memory = same_host and arena.SUPPORTED
+        self._fetches = False
         self.endpoint = location.ipc if same_host else nearest(location.tcp)
-        sockets.connect(self._socket, self.endpoint)
+        self._monitor = ConnectionMonitor(self._socket, loop, self._break, on_news)
+        try:
+            sockets.connect(self._socket, self.endpoint)
+        except BaseException:  # the loop would keep them
+            self._monitor.close()
+            self._socket.close(linger=0)
+            raise
 
     @property
     def unanswered(self) -> int:
@@ -357,7 +364,9 @@ class Channel:
                         self._look_soon()
             me.in_call = False
             if loan is not None and large is not None:
-                large.take_back(loan)
+                with shield:  # (11): later the slot may be another loan's
+                    large.take_back(loan)
+                    loan = None
             if not is_sent and not may_wait_elsewhere:
                 assert self.ended is not None
                 future.lose(self.ended(False))
@@ -428,11 +437,18 @@ class Channel:
 
     def fetch_results(self, fetches: bool) -> None:
         """Tell the actor whether large results are to stay in its machine's store."""
-        body = Encoded((wire.FETCHES if fetches else b"",), ())
+        self._fetches = fetches
         if self._loop.is_own_thread():
-            self._in_turn(partial(self._tell, Kind.STORE, "", body))
-        else:
-            self.send(Kind.STORE, "", body, CallFuture("the actor"), background=True)
+            self._in_turn(self._tell_where)
+        else:  # of who opens the channel
+            told: CallFuture[Any] = CallFuture("the actor")
+            self.send(Kind.STORE, "", self._where(), told, background=True)
+
+    def _tell_where(self, arrived: deque[Arrival]) -> None:
+        self._tell(Kind.STORE, "", self._where(), arrived)
+
+    def _where(self) -> Encoded:
+        return Encoded((wire.FETCHES if self._fetches else b"",), ())
 
     def _send_held(self) -> None:
         """With the lock: send the calls that are held, unless the connection is broken."""
@@ -463,7 +479,8 @@ class Channel:
     def _withdraw(self, future: CallFuture[Any]) -> None:
         """Forget a call that nobody will wait for; a reply to it is declined."""
         with self._lock:
-            self._pending.pop(future.call_id, None)
+            if self._pending.get(future.call_id) is future:  # the id may be of another channel
+                del self._pending[future.call_id]
         if future.counted_by is not None:
             future.counted_by.settle(future)
 

@@ -25,6 +25,7 @@ from remotely.errors import MasterLost, NotAllowed, NotConnected, RemotelyError,
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
+from remotely.machine.shield import shield
 from remotely.protocol import control
 from remotely.protocol.address import FORKED, nobody
 from remotely.protocol.ids import bound_id
@@ -188,8 +189,10 @@ class MasterSession:
 
         Returns when the master has accepted this client.  Raises MasterLost, NotAllowed, ...
         """
-        self._thread = threading.Thread(target=run, name=name, daemon=True)
-        self._thread.start()
+        with shield:  # `stop` joins a thread that has begun
+            thread = threading.Thread(target=run, name=name, daemon=True)
+            thread.start()
+            self._thread = thread
         try:
             self._welcome.result(CONNECT_S)
         except (TimeoutError, FutureTimeout):

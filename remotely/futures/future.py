@@ -40,7 +40,7 @@ from remotely.errors import CallTimeout, RemoteTraceback
 from remotely.futures import wakeup
 from remotely.futures.reference import Elsewhere, Onward, refuse
 from remotely.futures.unretrieved import Tell, UnretrievedReport
-from remotely.machine.shield import Condition, shield
+from remotely.machine.shield import Condition, is_for_main, shield
 from remotely.other_names import no_such_name
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
@@ -235,7 +235,9 @@ class CallFuture(Future[R]):
             with shield:  # a stream that is dropped again closes its generator
                 stream: Any = stream_of(value.name, self.keep)
                 return self.settle(stream, None)
-        except Exception as error:  # a value that does not unpickle here
+        except BaseException as error:  # a value that does not unpickle here
+            if is_for_main(error):
+                raise
             if error.__cause__ is None:  # as text only: the frames hold the future
                 error.__cause__ = RemoteTraceback("".join(traceback.format_exception(error)))
             return self.settle(None, error.with_traceback(None))
@@ -323,9 +325,7 @@ class CallFuture(Future[R]):
         except BaseException as error:
             if isinstance(error, IndexError) and not self._done_callbacks and _is_ours(error):
                 return  # another thread was first
-            # Ctrl-C and exits belong to the main thread.  Any other thread, such as the client's
-            # loop, must survive a KeyboardInterrupt that a method raised and a callback met.
-            if isinstance(error, KeyboardInterrupt | SystemExit) and _is_main_thread():
+            if is_for_main(error):
                 raise
             log.exception("a done-callback of %s failed", self.what)
 
@@ -427,10 +427,6 @@ def _is_ours(error: BaseException) -> bool:
 def _is_in_event_loop() -> bool:
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
-
-
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def completed(value: R) -> CallFuture[R]:

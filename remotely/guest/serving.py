@@ -63,7 +63,7 @@ def serve_object(
     file = key or os.environ.get("REMOTELY_KEY") or folders.key_folder() / "worker.key"
     member = key_files.load_member(Path(file), "worker")
     sources.finder.install(first=False)  # for what callers pass whose code is not here
-    sources.library.gather()  # and for clients that lack ours
+    sources.library.gather("serves an object")  # and for clients that lack ours
     before, told = "", ""
     pause_s, deadline = REDIAL_S[0], time.monotonic() + patience_s
     while True:

@@ -153,6 +153,16 @@ class Shield:
 
 
 shield = Shield()
+
+
+def is_for_main(error: BaseException) -> bool:
+    """Whether this thread has to raise an error on: Ctrl-C and exits belong to the main thread.
+
+    Any other, such as the client's loop, must survive those that the user's code raised in it.
+    """
+    return isinstance(error, KeyboardInterrupt | SystemExit) and threading.get_ident() == _main
+
+
 _main = threading.main_thread().ident
 
 

@@ -20,6 +20,7 @@ import zmq
 
 from remotely.errors import RemotelyError
 from remotely.machine.owned_fd import OwnedFd
+from remotely.machine.shield import is_for_main
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.sockets import readable
 
@@ -172,6 +173,8 @@ class Loop:
             handler()
         except RemotelyError as error:
             self._throttled.add(str(error), str(error), time.monotonic())
-        except Exception as error:
+        except BaseException as error:
+            if is_for_main(error):
+                raise
             trace = f"a handler failed\n{traceback.format_exc().rstrip()}"
             self._throttled.add(repr(error), trace, time.monotonic())

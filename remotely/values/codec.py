@@ -191,11 +191,12 @@ def encode_arguments(
         else:  # faster than what follows
             return Encoded((pickle.dumps((args, kwargs), 5),), ()), ()
     notes = Notes(actors)
-    outer = noting.set(notes)
+    outer = noting.get()
     try:
+        noting.set(notes)  # within `try`: Ctrl-C may strike as soon as it is set
         encoded = encode((args, kwargs), (names or f"{method}: args", f"{method}: kwargs"))
     finally:
-        noting.reset(outer)
+        noting.set(outer)
     if notes.kept:
         encoded.travelling = (*encoded.travelling, *notes.kept)
     return encoded, notes.things and named_arguments(method, args, kwargs, notes.things)

@@ -199,13 +199,13 @@ class Library:
         """In a forked child: the thread that held the lock may not exist here."""
         self._lock = RLock()
 
-    def gather(self) -> None:
+    def gather(self, what: str = "makes an actor") -> None:
         """Make a batch of the modules that are new or were reloaded, if there are any.
 
-        Called before an actor is made.  Raises RemotelyError if all of it is too large, and in an
-        actor that is importing such a module.
+        Called before an actor is made, or an object served: errors say `what` is done.  Raises
+        RemotelyError if all of it is too large, and in an actor that is importing such a module.
         """
-        refuse_while_importing("makes an actor")
+        refuse_while_importing(what)
         self._update(refuses=True)
 
     def look(self) -> None:
@@ -234,15 +234,18 @@ class Library:
     def unsent_for(self, actor: "Informed", life: int, sent: int) -> tuple[Sequence[Batch], int]:
         """Return the batches that a life of an actor lacks, and how many there are now.
 
-        The first `sent` went over the same connection.  Others may have been sent by other clients,
-        as `actor.sent` tells, which is brought up to date.  If two threads send the same, nothing
-        is harmed.
+        The first `sent` went over the same connection.  Others have arrived by another, as
+        `actor.sent` tells.  If two threads send the same, nothing is harmed.
         """
         batches = list(self.batches)
         there = actor.sent[1] if actor.sent[0] == life else frozenset()
         lacking = [batch for batch in batches[sent:] if batch.digest not in there]
-        actor.sent = life, there.union(batch.digest for batch in batches)
         return lacking, len(batches)
+
+    def arrived(self, actor: "Informed", life: int, digest: str) -> None:
+        """Note that a life of an actor has a batch."""
+        there = actor.sent[1] if actor.sent[0] == life else frozenset()
+        actor.sent = life, there | {digest}
 
     def add(self, batch: Batch) -> list[Source]:
         """Keep what this process was sent, to send it on.  Return the sources that are new."""

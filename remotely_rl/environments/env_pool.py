@@ -84,18 +84,20 @@ class EnvPool(VectorEnv[Any, Any, NDArray[Any]]):
                 given = seeds.of_each(seed, self.num_envs)
                 self._pool.close()
                 self._pool = self._made([seeds.draw() if one is None else one for one in given])
-            self._obs, info = self._pool.reset()
-            return self._obs, _told(info)
+            obs, info = self._pool.reset()
+            self._obs = trees.map_tree(np.array, obs)
+            return obs, _told(info)
         obs, _ = self._pool.reset(np.flatnonzero(mask).astype(np.int32))
         self._obs = trees.map_tree(functools.partial(_put, mask), self._obs, obs)
-        return self._obs, {}
+        return trees.map_tree(np.array, self._obs), {}
 
     def step(
         self, actions: Any
     ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """Take a step, or begin an episode where the last one is over."""
-        self._obs, reward, terminated, truncated, info = self._pool.step(actions)
-        return self._obs, reward, terminated, truncated, _told(info)
+        obs, reward, terminated, truncated, info = self._pool.step(actions)
+        self._obs = trees.map_tree(np.array, obs)  # a copy: what is handed out is the caller's
+        return obs, reward, terminated, truncated, _told(info)
 
     def render(self) -> tuple[Any, ...]:
         """Return a picture of each environment."""

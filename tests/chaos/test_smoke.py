@@ -12,7 +12,7 @@ import pytest
     ("trial", "n"),
     [
         ("kill actor", 5), ("kill worker", 1), ("decoder", 20_000), ("admitted peers", 500),
-        ("calls", 5_000), ("interrupts", 2), ("environments under our PPO", 5),
+        ("calls", 5_000), ("interrupts", 2),
         *(
             pytest.param(*trial, marks=pytest.mark.chaos)
             for trial in (
@@ -20,7 +20,7 @@ import pytest
                 ("strangers", 1), ("births", 30), ("kill a store amid a transfer", 3),
                 ("kill a relaying worker", 3), ("kill an end of a served object", 10),
                 ("stop a relay", 1), ("environments sampled centrally", 20),
-                ("environments under CleanRL's PPO", 20),
+                ("environments under our PPO", 20), ("environments under CleanRL's PPO", 20),
                 ("environments sampled in two halves", 20),
             )
         ),

@@ -214,6 +214,26 @@ def test_a_callback_that_meets_a_keyboard_interrupt_ends_no_thread_of_the_client
     wait_until(lambda: told == [1], "a later callback runs")
 
 
+class ExitsAsItArrives:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if remotely.current_actor() is None:
+            raise SystemExit("what it needs is not here")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"state": 1}
+
+
+def test_a_value_that_exits_as_it_is_unpickled_ends_no_thread_of_the_client(
+    embedded: None,
+) -> None:
+    echo, other = Echo(), Echo()
+    with pytest.raises(SystemExit, match="what it needs is not here"):
+        echo.echo(ExitsAsItArrives())
+    told: list[int] = []
+    other.echo.submit(1).add_done_callback(lambda future: told.append(future.result()))
+    wait_until(lambda: told == [1], "the loop lives")
+
+
 class AsksAsItArrives:
     def __init__(self, other: Any) -> None:
         self.other = other

@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -326,3 +327,16 @@ def test_a_module_that_acts_at_import_is_named() -> None:
     with pytest.raises(RemotelyError, match="the module outer sings when it is imported"):
         importlib.import_module("outer")
     assert sources.importing() == ""
+
+
+def test_a_batch_is_sent_again_until_the_actor_has_said_that_it_is_there(here: Path) -> None:
+    write(here, {"part.py": "x = 1"})
+    library = Library()
+    importlib.import_module("part")
+    library.gather()
+    actor = SimpleNamespace(sent=(0, frozenset()))
+    (batch,), total = library.unsent_for(actor, life=1, sent=0)
+    assert library.unsent_for(actor, life=1, sent=0) == ([batch], total)  # another connection
+    library.arrived(actor, 1, batch.digest)
+    assert library.unsent_for(actor, life=1, sent=0) == ([], total)
+    assert library.unsent_for(actor, life=2, sent=0) == ([batch], total)  # it was restarted

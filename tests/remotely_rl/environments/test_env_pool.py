@@ -109,6 +109,9 @@ def test_some_are_reset_and_the_others_stay_where_they_are() -> None:
     before = np.array(played(envs, 2)[-1].obs)
     after, _ = envs.vector.reset(options={"reset_mask": np.array([True, False, False])})
     assert (after[1:] == before[1:]).all()
+    after[:] = np.nan  # it is the caller's
+    again, _ = envs.vector.reset(options={"reset_mask": np.array([True, False, False])})
+    assert (again[1:] == before[1:]).all()
     assert (after[0] != before[0]).any()
     envs.close()
 

@@ -370,6 +370,7 @@ def test_runs_in_threads_side_by_side_are_those_that_they_are_alone(tmp_path: Pa
 
 
 def test_the_first_signal_asks_and_the_second_interrupts() -> None:
+    before = signal.getsignal(signal.SIGTERM)
     process = Process()
     process.listen()
     try:
@@ -379,7 +380,7 @@ def test_the_first_signal_asks_and_the_second_interrupts() -> None:
             signal.raise_signal(signal.SIGINT)
     finally:
         process.restore()
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_run_in_another_thread_stops_if_the_main_thread_is_interrupted(
