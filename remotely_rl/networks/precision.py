@@ -41,7 +41,7 @@ def of(choice: str, model: nn.Module, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if choice == "bfloat16" else torch.float32
     if not any(isinstance(part, CONVOLUTIONS) for part in model.modules()):
         return torch.float32
-    has = torch.cpu.get_capabilities()
+    has: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.8 does not tell
     fast = device.type == "cuda" or any(has.get(name) for name in INSTRUCTIONS)
     return torch.bfloat16 if fast else torch.float32
 
