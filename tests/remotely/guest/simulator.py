@@ -1,6 +1,7 @@
 """A process that serves an object: python -m tests.remotely.guest.simulator OPTIONS.
 
-OPTIONS are those of `serve`, as JSON.  The last line that it prints says how `serve` has ended.
+OPTIONS are those of `serve`, as JSON, and `last_reply_s`, how long the last replies have to leave.
+The last line that it prints says how `serve` has ended.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import remotely
+from remotely.actor import actor
 
 
 class Base:
@@ -78,6 +80,7 @@ class Awaiting:
 
 if __name__ == "__main__":
     options = json.loads(sys.argv[1])
+    actor.LAST_REPLY_S = options.pop("last_reply_s", actor.LAST_REPLY_S)
     served = Awaiting() if options.pop("awaiting", False) else Simulator()
     try:
         why = remotely.serve(served, **options)

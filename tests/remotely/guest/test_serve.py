@@ -265,7 +265,7 @@ def test_a_client_that_closes_it_ends_the_serving_and_no_more(
 def test_a_client_that_stutters_at_the_end_gets_the_last_reply(
     here: None, started_here: Here, far: Guests, tmp_path: Path, end: str
 ) -> None:
-    guest = far.start(started_here, name="sim")
+    guest = far.start(started_here, name="sim", last_reply_s=20)  # it leaves when it can
     simulator = one()
     values = 125_000
     script = (
@@ -292,10 +292,10 @@ def test_a_client_that_stutters_at_the_end_gets_the_last_reply(
         else:
             assert simulator.step(1) == 10  # after the other client's call
             guest.send_signal(signal.SIGINT)
-        said(guest)
         wait_until(lambda: remotely.status().actors == [], "the actor is gone")
         client.send_signal(signal.SIGCONT)
         out, _ = client.communicate(timeout=40)
+        said(guest)
     finally:
         client.kill()
         client.communicate()
