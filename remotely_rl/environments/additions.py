@@ -148,7 +148,12 @@ def named(word: str, what: str = "wrapper") -> Any:
     return functools.partial(found, **arguments) if arguments else found
 
 
-def check_is_elsewhere(words: Iterable[str], run: str | Path, what: str = "wrapper") -> None:
+def check_is_elsewhere(
+    words: Iterable[str],
+    run: str | Path,
+    what: str = "wrapper",
+    again: str = "wrappers= or --wrapper FILE.py:NAME",
+) -> None:
     """Raises TrainingError for a wrapper, or `what` else, of a file in the folder of a run: loading
     a run executes nothing of the folder's own."""
     for word in words:
@@ -156,7 +161,7 @@ def check_is_elsewhere(words: Iterable[str], run: str | Path, what: str = "wrapp
         if is_in_file(word) and Path(run).resolve() in Path(file).resolve().parents:
             raise TrainingError(
                 f"{run} was trained with the {what} {word}; code in the folder of a run is not"
-                f" executed: pass it, {what}s= or --{what} FILE.py:NAME"
+                f" executed: pass it, {again}"
             )
 
 

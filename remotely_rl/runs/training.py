@@ -291,17 +291,17 @@ def _environments_of(run: str | Path, ran: run_folder.RunConfig) -> environments
     is_id = re.fullmatch(r"[\w.]+:[\w./-]+", env) is not None  # of a module
     if word is None and (is_id or is_registered(env)):
         return env
-    again = "pass it: env=, or --env FILE.py:NAME"
+    again = "env= or --env FILE.py:NAME"
     if word is None:
         raise TrainingError(
             f"{run} was trained on {env}, which Gymnasium does not know; if it is a callable of"
-            f" your own, {again}"
+            f" your own, pass it, {again}"
         )
-    additions.check_is_elsewhere([word], run, "env")
+    additions.check_is_elsewhere([word], run, "environment", again)
     try:
         return additions.named(word, "environment")  # type: ignore[no-any-return]
     except TrainingError as error:
-        raise TrainingError(f"{run} was trained on {env}, and {error}; {again}") from error
+        raise TrainingError(f"{run} was trained on {env}, and {error}; pass it, {again}") from error
 
 
 # --- the model and the learner, from a probe ------------------------------------------------------
