@@ -319,7 +319,7 @@ def test_environments_that_only_the_script_has_are_passed_again(tmp_path: Path) 
 
     done = invoke("evaluate", str(train(tmp_path / "run", Own)))
     assert done.exit_code == 2
-    assert "was trained on Own, which Gymnasium does not know" in done.output
+    assert "<locals>.Own, which Gymnasium does not know" in done.output
     assert "--env FILE.py:NAME" in done.output
 
 
