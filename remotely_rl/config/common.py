@@ -33,6 +33,7 @@ from remotely_rl.trees import Tree
 GRADIENTS, STORE = "gradients", "store"  # what learners share
 STEERED_TO = 0.01  # nats; see target_kl_of
 RESETS = ("at_once", "in_pause")
+ENDS = ("total_steps", "minutes")  # of a run, and so of its schedules
 SAMPLING = ("auto", "local", "central", "alternating")
 # How a learning rate follows the size of a batch.  Stooke and Abbeel 2018 have the square root for
 # A2C, and leave the rates of the DQN family alone up to batches of 2,048.
@@ -254,6 +255,9 @@ class Common:
             unused |= dict.fromkeys(self.of_networks, "the model is your own")
         usual = {field.name: field.default for field in dataclasses.fields(self)}
         said = presets.remarks(self)
+        if self.overridden & set(ENDS):
+            ends = [settings.option(name, at) for name in ENDS if (at := getattr(self, name))]
+            said.append(f"schedules end at {' or '.join(ends)}, counted from the run's start")
         said += [
             f"{name}={getattr(self, name)} does nothing: {why}"
             for name, why in unused.items()

@@ -218,6 +218,7 @@ def test_an_environment_of_ones_own_is_taken_out_of_its_file_to_train_and_to_res
     assert done.exit_code == 0, done.output
     done = invoke("train", "ppo", "--resume", run, "--total-steps", "40")
     assert done.exit_code == 0, done.output
+    assert "schedules end at --total-steps 40, counted from the run's start" in done.output
     done = invoke("train", "ppo", "--resume", run, "--env", env, "--total-steps", "60")
     assert done.exit_code == 0, done.output
     assert "60 steps are done" in done.output
