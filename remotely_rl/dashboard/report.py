@@ -144,7 +144,7 @@ def _key(place: int, group: dict[str, Any]) -> str:
 
 def _table(runs: Chosen, now: float) -> str:
     heads = ("run", "algorithm", "environment", "seed", "steps", "minutes", "steps/s", "episodes",
-             "return", "best")  # fmt: skip
+             "return", "max")  # fmt: skip
     lines = []
     for name in runs.names():
         row = runs.row(name, now)

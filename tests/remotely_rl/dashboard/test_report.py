@@ -24,6 +24,13 @@ def test_a_report_has_every_run_and_fetches_nothing(tmp_path: Path) -> None:
     assert not re.search(r"<script|src=|href=|url\(|@import", page)
 
 
+def test_the_best_single_game_is_called_max_as_in_the_terminal(tmp_path: Path) -> None:
+    report.write([make_run(tmp_path / "run")], tmp_path / "report.html")
+    head, row = re.findall(r"<tr>(.*?)</tr>", (tmp_path / "report.html").read_text())
+    assert re.findall(r">([^<]+)</th>", head)[-2:] == ["return", "max"]
+    assert re.findall(r">([^<]+)</td>", row)[-2:] == ["4", "5"]
+
+
 def test_markup_in_a_run_is_text_in_the_report(tmp_path: Path) -> None:
     run = make_run(tmp_path / "<i>run", env=EVIL, note=f"</dd>{EVIL}", algorithm=EVIL)
     report.write([run], tmp_path / "report.html")
