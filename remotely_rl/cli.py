@@ -496,7 +496,8 @@ def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
 
     Runs of the same algorithm and environment that differ only in the seed become one line, their
     mean, with a band from the lowest to the highest, as far as all of them go; each is also a thin
-    line to its own end.  A run that ended at its target counts on with its last value.
+    line to its own end.  A run that ended at its target counts on with its last value.  The folder
+    of --seeds stands for all runs in it.
     """
     from remotely_rl.runs import curve  # noqa: PLC0415 - as in train_one
 
@@ -546,7 +547,8 @@ def dashboard(runs: str, address: str | None, key: Path | None, **where: Any) ->
 def report(runs: tuple[str, ...], out: str) -> None:
     """Write one page about one RUN or more, which can be sent: curves, figures, settings.
 
-    The page is one file, without scripts, and fetches nothing.
+    The page is one file, without scripts, and fetches nothing.  The folder of --seeds stands for
+    all runs in it.
     """
     from remotely_rl.dashboard import report as reports  # noqa: PLC0415 - as in train_one
 
