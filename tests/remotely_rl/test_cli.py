@@ -98,6 +98,7 @@ def test_every_field_is_an_option_with_its_prose_and_those_that_are_needed_first
         one, _ = REPEATED.get(field.name, (f"--{field.name.replace('_', '-')}", ""))
         assert f"{one} " in words.replace("/", " ")
     assert algorithms.ALGORITHMS[name].description.split(";")[0] in words
+    assert "`remotely-rl presets` lists." in words
     assert "Discount of a reward one step later, from 0 to 1. [0." in words
     for option in ("--model FILE.py:NAME", "--run DIR", "--resume RUN", "--address ADDRESS"):
         assert option in words
