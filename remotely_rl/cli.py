@@ -12,7 +12,6 @@ Every field of an algorithm's Config is an option of `train`, with the field's p
 help; `config.GROUPS` says in which order.
 """
 
-import contextlib
 import importlib
 import os
 import sys
@@ -197,7 +196,7 @@ AS_POLICY = "A model of your own as the policy; its value is not used.  [one tha
 MODEL = {"all": "A model of your own.  [one that fits]", "sac": AS_POLICY, "td3": AS_POLICY}
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
-    " Ctrl-C.  Defaults are in brackets."
+    " Ctrl-C.  An INTEGER may be written as 1e6 too.  Defaults are in brackets."
 )
 PRESETS = (  # which an algorithm of a user's does not have
     "For many environments a preset has better ones, which `remotely-rl presets` lists."
@@ -295,9 +294,10 @@ class Whole(click.types.IntParamType):
     """A whole number, also as 1e6."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        with contextlib.suppress(ValueError):
+        try:
             return settings.whole(value)
-        return super().convert(value, param, ctx)  # which says what is wrong
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number, such as 1000 or 1e6", param, ctx)
 
 
 WHOLE = Whole()

@@ -99,6 +99,7 @@ def test_every_field_is_an_option_with_its_prose_and_those_that_are_needed_first
         assert f"{one} " in words.replace("/", " ")
     assert algorithms.ALGORITHMS[name].description.split(";")[0] in words
     assert "`remotely-rl presets` lists." in words
+    assert "An INTEGER may be written as 1e6 too." in words
     assert "Discount of a reward one step later, from 0 to 1. [0." in words
     for option in ("--model FILE.py:NAME", "--run DIR", "--resume RUN", "--address ADDRESS"):
         assert option in words
@@ -284,7 +285,7 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
         (["train", "impalla"], "no algorithm is called 'impalla', did you mean 'impala'?"),
         (["train", "qmix"], "no algorithm is called 'qmix'; there is a2c, ppo, impala, appo, ga"),
         (["train", "impala", "--gama", "1"], "--gamma"),
-        (["train", "impala", "--actors", "many"], "'many' is not a valid integer"),
+        (["train", "impala", "--actors", "many"], "'many' is not a whole number, such as"),
         (["train", "ppo", "--gamma", "2"], "gamma must be from 0 to 1, not 2.0"),
         (["train", "impala", "--rho-bar", "0.5"], "rho_bar (0.5) must be at least c_bar (1.0)"),
         (
