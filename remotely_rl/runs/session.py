@@ -191,7 +191,7 @@ def limit_reached(config: Common, tally: Tally, seconds: float) -> str:
     if config.total_steps and tally.counters.env_steps >= config.total_steps:
         return f"{config.total_steps:,} steps are done"
     if config.minutes and seconds >= config.minutes * 60:
-        return f"{config.minutes:g} minutes are over"
+        return f"{config.minutes:g} minute{' is' if config.minutes == 1 else 's are'} over"
     if config.target is not None and tally.judged() >= config.target:
         return f"the mean return of {config.target:g} is reached"
     return ""

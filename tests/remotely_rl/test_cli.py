@@ -341,11 +341,11 @@ def test_a_run_that_takes_no_step_has_failed_whether_new_or_resumed(
     assert done.exit_code == 1
     assert "Error: the run ended before its first step: 1e-06 minutes are over." in done.output
 
-    ended = session.Result(tmp_path, "1 minutes are over", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
+    ended = session.Result(tmp_path, "1 minute is over", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
     monkeypatch.setattr(Train, "__call__", lambda *_, **__: ended)
     done = invoke("train", "ppo", "--resume", str(tmp_path / "run"))
     assert done.exit_code == 1
-    assert "Error: the run ended before its next step: 1 minutes are over." in done.output
+    assert "Error: the run ended before its next step: 1 minute is over." in done.output
 
 
 @pytest.mark.usefixtures("local")
