@@ -12,7 +12,6 @@ Every field of an algorithm's Config is an option of `train`, with the field's p
 help; `config.GROUPS` says in which order.
 """
 
-import contextlib
 import importlib
 import os
 import sys
@@ -82,7 +81,10 @@ def _train_command(name: str) -> click.Command:
             group: (*fields, *TRAIN_OPTIONS.get(group, ()))
             for group, fields in importlib.import_module("remotely_rl.config").GROUPS.items()
         },
-        help=f"{described.description if described else train_by.summary}\n\n{LIMITS}",
+        unseen=() if described else ("preset",),
+        help=f"{described.description}\n\n{LIMITS}  {PRESETS}"
+        if described
+        else f"{train_by.summary}\n\n{LIMITS}",
     )
     @click.option("--model", metavar="FILE.py:NAME", help=MODEL.get(name, MODEL["all"]))
     @click.option("--run", metavar="DIR", help="Folder of the run, which must be new.  [in runs/]")
@@ -194,8 +196,10 @@ AS_POLICY = "A model of your own as the policy; its value is not used.  [one tha
 MODEL = {"all": "A model of your own.  [one that fits]", "sac": AS_POLICY, "td3": AS_POLICY}
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
-    " Ctrl-C.  Defaults are in brackets; for many environments a preset has better ones, which"
-    " `remotely-rl presets` lists."
+    " Ctrl-C.  An INTEGER may be written as 1e6 too.  Defaults are in brackets."
+)
+PRESETS = (  # which an algorithm of a user's does not have
+    "For many environments a preset has better ones, which `remotely-rl presets` lists."
 )
 # What a new run has unless it is given, in place of the Config's defaults.
 USUAL = {"preset": "auto"}
@@ -223,7 +227,8 @@ class Configured(click.Command):
 
     `groups` are the sections of its help: names of options, in their order.  Fields in none of
     them are in the section Learning.  The class and the groups are asked for when the options
-    are, because they import much.  `usual` are the defaults that differ from the class's.
+    are, because they import much.  `usual` are the defaults that differ from the class's; fields
+    in `unseen` are not in the help.
     """
 
     def __init__(
@@ -232,17 +237,21 @@ class Configured(click.Command):
         config: Callable[[], type],
         usual: Mapping[str, Any] | None = None,
         groups: Callable[[], Mapping[str, Sequence[str]]] = dict,
+        unseen: Sequence[str] = (),
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self._config = config
         self._usual = usual or {}
         self._groups = groups
+        self._unseen = unseen
         self._fields: list[click.Option] | None = None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if self._fields is None:
             self._fields = options_of(self._config(), self._usual)
+            for option in self._fields:
+                option.hidden = option.name in self._unseen
         *own, of_help = super().get_params(ctx)
         return [*self._fields, *own, of_help]
 
@@ -285,9 +294,10 @@ class Whole(click.types.IntParamType):
     """A whole number, also as 1e6."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        with contextlib.suppress(ValueError):
+        try:
             return settings.whole(value)
-        return super().convert(value, param, ctx)  # which says what is wrong
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number, such as 1000 or 1e6", param, ctx)
 
 
 WHOLE = Whole()
@@ -496,7 +506,8 @@ def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
 
     Runs of the same algorithm and environment that differ only in the seed become one line, their
     mean, with a band from the lowest to the highest, as far as all of them go; each is also a thin
-    line to its own end.  A run that ended at its target counts on with its last value.
+    line to its own end.  A run that ended at its target counts on with its last value.  The folder
+    of --seeds stands for all runs in it.
     """
     from remotely_rl.runs import curve  # noqa: PLC0415 - as in train_one
 
@@ -546,7 +557,8 @@ def dashboard(runs: str, address: str | None, key: Path | None, **where: Any) ->
 def report(runs: tuple[str, ...], out: str) -> None:
     """Write one page about one RUN or more, which can be sent: curves, figures, settings.
 
-    The page is one file, without scripts, and fetches nothing.
+    The page is one file, without scripts, and fetches nothing.  The folder of --seeds stands for
+    all runs in it.
     """
     from remotely_rl.dashboard import report as reports  # noqa: PLC0415 - as in train_one
 

@@ -15,6 +15,7 @@ import remotely
 from remotely_rl.dashboard import chart, groups, series
 from remotely_rl.dashboard.runs import NoRun, Runs
 from remotely_rl.errors import TrainingError
+from remotely_rl.runs import run_folder
 from remotely_rl.runs.run_folder import RunConfig
 
 SMALL = {  # of each run
@@ -54,10 +55,9 @@ class Chosen:
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._runs: dict[str, tuple[Runs, str]] = {}
-        for path in paths:
+        for path in (run for given in paths for run in run_folder.runs_of(given)):
             root = path.resolve()
-            if not (root / "config.json").is_file():
-                raise TrainingError(f"{path} is not a run folder: it has no config.json")
+            run_folder.read(path)  # which says what is wrong
             name, number = root.name, 2
             while name in self._runs and self._runs[name][0].root != root:
                 name, number = f"{root.name} ({number})", number + 1
@@ -144,7 +144,7 @@ def _key(place: int, group: dict[str, Any]) -> str:
 
 def _table(runs: Chosen, now: float) -> str:
     heads = ("run", "algorithm", "environment", "seed", "steps", "minutes", "steps/s", "episodes",
-             "return", "best")  # fmt: skip
+             "return", "max")  # fmt: skip
     lines = []
     for name in runs.names():
         row = runs.row(name, now)

@@ -161,7 +161,8 @@ def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
     """
     groups: dict[str, Group] = {}
     empty = []
-    for run in {Path(run).resolve(): Path(run) for run in runs}.values():
+    single = [run for path in runs for run in run_folder.runs_of(Path(path))]
+    for run in {run.resolve(): run for run in single}.values():
         algorithm, env, config, *_ = run_folder.read(run)
         file = RunFolder(run).metrics
         try:

@@ -174,12 +174,15 @@ class Tally:
         counters = self.counters
         counters.seconds = seconds
         elapsed = max(seconds - self._before.seconds, 1e-9)
+        steps = counters.env_steps - self._before.env_steps
+        # An evaluation has a row as soon as it ends, perhaps without a step since the last one.
+        has_speed = steps > 0 or not self._evaluated
         row = dict.fromkeys(COLUMNS, math.nan)
         row |= {
             "time/seconds": seconds,
             "time/env_steps": counters.env_steps,
             "time/updates": counters.updates,
-            "time/steps_per_second": (counters.env_steps - self._before.env_steps) / elapsed,
+            "time/steps_per_second": steps / elapsed if has_speed else math.nan,
             "rollout/episodes": counters.episodes,
             "rollout/return_mean": self.return_mean(),
             "rollout/return_max": max((e.score for e in self.recent), default=math.nan),

@@ -107,7 +107,7 @@ def line(row: Row, limits: Common) -> str:
     ends = left(row, limits)
     return (
         f"{clock(row['time/seconds'])}  {row['time/env_steps']:>11,.0f} steps"
-        f"  {row['time/steps_per_second']:>6,.0f}/s"
+        f"  {speed(row):>6}/s"
         f"  return {number(row['rollout/return_mean'])} (max {number(row['rollout/return_max'])},"
         f" {row['rollout/episodes']:.0f} games{success(row, 'episode', ', ')})"
         f"{'  evaluation ' + evaluation(row) if has(row, 'evaluation/return_mean') else ''}"
@@ -126,9 +126,7 @@ def table(title: str, row: Row, limits: Common) -> Table:
     grid = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
     least = "" if math.isnan(ends) else f"   at most {clock(ends)} left"
     grid.add_row("time", f"{clock(row['time/seconds'])}{least}")
-    grid.add_row(
-        "steps", f"{row['time/env_steps']:,.0f}   {row['time/steps_per_second']:,.0f} a second"
-    )
+    grid.add_row("steps", f"{row['time/env_steps']:,.0f}   {speed(row)} a second")
     grid.add_row("spent on", split(row))
     grid.add_row(
         "return",
@@ -195,6 +193,12 @@ def split(row: Row) -> str:
 def number(x: float, digits: int = 2) -> str:
     """A number, or a dash where there is none yet."""
     return "-" if math.isnan(x) else f"{x:.{digits}f}"
+
+
+def speed(row: Row) -> str:
+    """Steps a second, or a dash in a row of an evaluation alone."""
+    steps = row["time/steps_per_second"]
+    return "-" if math.isnan(steps) else f"{steps:,.0f}"
 
 
 def rate(row: Row) -> str:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the dashboard reads the folders of runs, and needs no torch
 
 # Increased whenever the content of a checkpoint changes, or what its numbers mean to a network.
 FORMAT = 3
+TOLD = 5  # runs in a folder, of which an error names no more
 
 
 class RunFolder:
@@ -167,7 +168,8 @@ class RunConfig(NamedTuple):
 def read(run: str | Path) -> RunConfig:
     """Reads the config.json of a run folder, whatever the algorithm.
 
-    Raises TrainingError if there is no such folder, or no valid config.json in it.
+    Raises TrainingError if there is no such folder, or no valid config.json in it; of a folder that
+    --seeds made, it names the runs in it.
     """
     folder = RunFolder(Path(run))
     if not folder.path.is_dir():
@@ -175,10 +177,28 @@ def read(run: str | Path) -> RunConfig:
     try:
         content = folder.config.read_bytes()
     except FileNotFoundError:
+        if inside := _inside(folder.path):
+            names = ", ".join(one.name for one in inside[:TOLD])
+            more = ", ..." if len(inside) > TOLD else ""
+            raise TrainingError(f"{run} holds several runs: name one of {names}{more}") from None
         raise TrainingError(f"{run} is not a run folder: it has no config.json") from None
     except OSError as error:
         raise TrainingError(f"{folder.config} cannot be read: {error}") from error
     return parsed(content, folder.config)
+
+
+def runs_of(path: Path) -> list[Path]:
+    """The runs in a folder that --seeds made; of any other path, the path itself."""
+    return [path] if RunFolder(path).config.exists() else _inside(path) or [path]
+
+
+def _inside(path: Path) -> list[Path]:
+    return sorted((one.parent for one in path.glob("*/config.json")), key=_numbered)
+
+
+def _numbered(path: Path) -> list[tuple[str, int]]:
+    """What sorts seed-2 before seed-10."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", path.name)]
 
 
 def parsed(content: bytes, path: Path) -> RunConfig:

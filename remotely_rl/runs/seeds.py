@@ -106,7 +106,7 @@ def train(
         )
     runs = {seed: _path(folder, seed) for seed in seeds} if folder is not None else {}
     for seed, run in runs.items():
-        check_continues(run, dataclasses.replace(config, seed=seed))
+        check_continues(run, by.algorithm, dataclasses.replace(config, seed=seed))
     count, why = at_once(config, len(seeds), asked, address)
     if folder is None:
         folder = run_folder.make_new(
@@ -172,13 +172,13 @@ def at_once(
     )
 
 
-def check_continues(run: Path, config: Common) -> None:
+def check_continues(run: Path, algorithm: str, config: Common) -> None:
     """Raises TrainingError unless a run can be begun, or continued with the same settings."""
     if not run.exists():
         if RunFolder(run.parent).config.exists():
             raise TrainingError(f"{run.parent} is a run itself: --seeds needs another --run")
         return
-    kept = run_folder.read(run)
+    _, kept = run_folder.reopen(run, algorithm)
     if not RunFolder(run).checkpoint.exists():
         raise TrainingError(
             f"{run} has no checkpoint to go on from: remove it, or take another --run"

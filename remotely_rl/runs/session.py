@@ -191,7 +191,7 @@ def limit_reached(config: Common, tally: Tally, seconds: float) -> str:
     if config.total_steps and tally.counters.env_steps >= config.total_steps:
         return f"{config.total_steps:,} steps are done"
     if config.minutes and seconds >= config.minutes * 60:
-        return f"{config.minutes:g} minutes are over"
+        return f"{config.minutes:g} minute{' is' if config.minutes == 1 else 's are'} over"
     if config.target is not None and tally.judged() >= config.target:
         return f"the mean return of {config.target:g} is reached"
     return ""
@@ -250,6 +250,7 @@ class Session(Generic[C]):
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
         self._process = process or Process()
         self._ended = ""  # why the run stops, once it does
+        self._may_evaluate = True  # until a hook stops the run
         self._follows = follows
         self._title = f"{algorithm} on {name_of(config.env)}"
         self._hooks = Hooks(self, hooks)
@@ -562,8 +563,12 @@ class Session(Generic[C]):
         return bool(self._ended)
 
     def stop(self, why: str) -> None:
-        """Ends the run in good order, as a limit does: for hooks.  The first reason stays."""
+        """Ends the run in good order, as a limit does: for hooks.  The first reason stays.
+
+        No other evaluation begins; the end of the run waits for one under way.
+        """
         self._ended = self._ended or why
+        self._may_evaluate = False
 
     def change(self, **coefficients: float) -> None:
         """Changes coefficients of the updates to come: for hooks.
@@ -646,7 +651,7 @@ class Session(Generic[C]):
 
     def _begin_evaluation(self) -> None:
         """Begins an evaluation of the learner as it is, if one is due."""
-        evaluations = self._evaluations
+        evaluations = self._evaluations if self._may_evaluate else None
         if evaluations is None or self._saveable is None or not evaluations.is_due(self.env_steps):
             return
         self.tally.counters.seconds = self.seconds()

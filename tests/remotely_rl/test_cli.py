@@ -98,6 +98,8 @@ def test_every_field_is_an_option_with_its_prose_and_those_that_are_needed_first
         one, _ = REPEATED.get(field.name, (f"--{field.name.replace('_', '-')}", ""))
         assert f"{one} " in words.replace("/", " ")
     assert algorithms.ALGORITHMS[name].description.split(";")[0] in words
+    assert "`remotely-rl presets` lists." in words
+    assert "An INTEGER may be written as 1e6 too." in words
     assert "Discount of a reward one step later, from 0 to 1. [0." in words
     for option in ("--model FILE.py:NAME", "--run DIR", "--resume RUN", "--address ADDRESS"):
         assert option in words
@@ -283,7 +285,7 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
         (["train", "impalla"], "no algorithm is called 'impalla', did you mean 'impala'?"),
         (["train", "qmix"], "no algorithm is called 'qmix'; there is a2c, ppo, impala, appo, ga"),
         (["train", "impala", "--gama", "1"], "--gamma"),
-        (["train", "impala", "--actors", "many"], "'many' is not a valid integer"),
+        (["train", "impala", "--actors", "many"], "'many' is not a whole number, such as"),
         (["train", "ppo", "--gamma", "2"], "gamma must be from 0 to 1, not 2.0"),
         (["train", "impala", "--rho-bar", "0.5"], "rho_bar (0.5) must be at least c_bar (1.0)"),
         (
@@ -339,11 +341,11 @@ def test_a_run_that_takes_no_step_has_failed_whether_new_or_resumed(
     assert done.exit_code == 1
     assert "Error: the run ended before its first step: 1e-06 minutes are over." in done.output
 
-    ended = session.Result(tmp_path, "1 minutes are over", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
+    ended = session.Result(tmp_path, "1 minute is over", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
     monkeypatch.setattr(Train, "__call__", lambda *_, **__: ended)
     done = invoke("train", "ppo", "--resume", str(tmp_path / "run"))
     assert done.exit_code == 1
-    assert "Error: the run ended before its next step: 1 minutes are over." in done.output
+    assert "Error: the run ended before its next step: 1 minute is over." in done.output
 
 
 @pytest.mark.usefixtures("local")

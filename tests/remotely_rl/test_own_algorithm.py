@@ -84,6 +84,7 @@ def test_its_help_has_the_fields_of_its_config_and_what_its_file_says_first(file
     assert "an algorithm of your own, in a file of your own" in text
     assert "--value-coef FLOAT Value loss coefficient. [0.5]" in text
     assert "[CartPole-v1]" in text
+    assert "preset" not in text
 
 
 def test_the_config_of_the_example_takes_an_environment_of_ones_own(file: Path) -> None:

@@ -171,7 +171,7 @@ function showRuns(params, asked) {
       { key: "steps", name: "Steps", text: (row) => count(row.steps), number: true },
       { key: "steps_per_s", name: "Steps/s", text: (row) => count(row.steps_per_s), number: true, minor: true },
       { key: "return_mean", name: "Return", text: (row) => figure(row.return_mean), number: true },
-      { key: "return_max", name: "Best", text: (row) => figure(row.return_max), number: true, minor: true },
+      { key: "return_max", name: "Max", text: (row) => figure(row.return_max), number: true, minor: true },
       { key: "seconds", name: "Time", text: (row) => duration(row.seconds), number: true, minor: true },
       { key: "updated", name: "Last row", text: (row) => `${duration(Date.now() / 1000 - row.updated)} ago`, number: true },
     ],

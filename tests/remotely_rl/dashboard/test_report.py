@@ -24,6 +24,23 @@ def test_a_report_has_every_run_and_fetches_nothing(tmp_path: Path) -> None:
     assert not re.search(r"<script|src=|href=|url\(|@import", page)
 
 
+def test_a_folder_of_runs_stands_for_all_of_them_in_the_order_of_their_numbers(
+    tmp_path: Path,
+) -> None:
+    for seed in (10, 2, 1):
+        make_run(tmp_path / f"seed-{seed}", seed=seed)
+    report.write([tmp_path], tmp_path / "report.html")
+    heads = re.findall("<h2>(.*?)</h2>", (tmp_path / "report.html").read_text())
+    assert heads == ["seed-1", "seed-2", "seed-10"]
+
+
+def test_the_best_single_game_is_called_max_as_in_the_terminal(tmp_path: Path) -> None:
+    report.write([make_run(tmp_path / "run")], tmp_path / "report.html")
+    head, row = re.findall(r"<tr>(.*?)</tr>", (tmp_path / "report.html").read_text())
+    assert re.findall(r">([^<]+)</th>", head)[-2:] == ["return", "max"]
+    assert re.findall(r">([^<]+)</td>", row)[-2:] == ["4", "5"]
+
+
 def test_markup_in_a_run_is_text_in_the_report(tmp_path: Path) -> None:
     run = make_run(tmp_path / "<i>run", env=EVIL, note=f"</dd>{EVIL}", algorithm=EVIL)
     report.write([run], tmp_path / "report.html")
@@ -45,6 +62,8 @@ def test_a_run_without_rows_is_reported_with_its_settings(tmp_path: Path) -> Non
 def test_what_is_no_run_and_a_place_that_cannot_be_written_are_told(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"is not a run folder: it has no config\.json"):
         report.write([tmp_path], tmp_path / "report.html")
+    with pytest.raises(TrainingError, match="there is no run folder"):
+        report.write([tmp_path / "none"], tmp_path / "report.html")
     run = make_run(tmp_path / "run")
     with pytest.raises(TrainingError, match="cannot be written"):
         report.write([run], tmp_path / "nowhere" / "report.html")

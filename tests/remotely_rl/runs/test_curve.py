@@ -191,6 +191,13 @@ def test_a_run_that_is_named_twice_counts_once(tmp_path: Path, drawn: list["Figu
     assert labels(drawn[0]) == ["a2c, Pong, n = 1"]
 
 
+def test_a_folder_of_runs_stands_for_all_of_them(tmp_path: Path, drawn: list["Figure"]) -> None:
+    for seed in (1, 2):
+        run(tmp_path / f"seed-{seed}", [(0, 0.0), (1, 1.0)])
+    curve.compare([tmp_path], tmp_path / "out.png")
+    assert labels(drawn[0]) == ["a2c, Pong, n = 2"]
+
+
 def test_one_run_has_its_own_picture_once_a_game_is_finished(tmp_path: Path) -> None:
     file, png = run(tmp_path / "a", [(0, math.nan)]) / "metrics.csv", tmp_path / "curve.png"
     assert not curve.draw(file, png, "nothing yet")

@@ -218,6 +218,21 @@ def test_the_end_of_a_run_waits_for_the_last_one_and_best_is_the_policy_of_the_b
     )
 
 
+@pytest.mark.usefixtures("local", "no_curve")
+def test_none_begins_once_a_hook_has_stopped_the_run(tmp_path: Path) -> None:
+    since: list[Evaluation] = []
+
+    class Stops(Hook):
+        def on_evaluation(self, session: Any, evaluation: Evaluation) -> None:
+            if since or session.env_steps > (evaluation.env_steps or 0):  # the next one is due
+                since.append(evaluation)
+                session.stop("enough")
+
+    config = dataclasses.replace(EVALUATED, evaluate_every=1, total_steps=10**9)
+    assert a2c.train(config, run=tmp_path / "run", hooks=[Stops()]).ended == "enough"
+    assert len(since) == 1
+
+
 @pytest.mark.usefixtures("here", "no_curve")
 def test_training_does_not_wait_for_one_that_does_not_end_nor_does_ctrl_c(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

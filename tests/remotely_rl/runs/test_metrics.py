@@ -69,6 +69,14 @@ def test_the_next_interval_starts_from_nothing_but_the_mean_return_looks_back() 
     assert row["time/env_steps"] == 640
 
 
+def test_a_row_of_an_evaluation_has_a_speed_only_if_steps_were_taken() -> None:
+    tally = busy_tally()
+    tally.evaluated({"evaluation/return_mean": 1.0}, {})
+    assert tally.close(seconds=4.0)["time/steps_per_second"] == 160
+    tally.evaluated({"evaluation/return_mean": 1.0}, {})
+    assert math.isnan(tally.close(seconds=4.1)["time/steps_per_second"])
+
+
 def test_the_mean_return_is_of_the_last_hundred_games() -> None:
     tally = Tally()
     tally.sampled(1, [Episode(-21.0, 1)] * 50 + [Episode(1.0, 1)] * 100, {})

@@ -71,7 +71,10 @@ def test_successes_and_evaluations_are_told_where_there_are_any() -> None:
     )
     line = progress.line(tally.close(4.0), NO_LIMITS)
     assert "2 games, success 0.50)  evaluation 2.50 (std 0.25), success 0.75  rate" in line
+    assert "160/s" in line
     assert "evaluation" not in progress.line(tally.close(8.0), NO_LIMITS)
+    tally.evaluated({"evaluation/env_steps": 640, "evaluation/return_mean": 2.5}, {})
+    assert "  640 steps       -/s" in progress.line(tally.close(9.0), NO_LIMITS)
 
 
 def test_before_the_first_game_there_are_dashes() -> None:

@@ -43,6 +43,16 @@ def test_runs_that_begin_in_the_same_second_have_a_folder_each(
     assert seeds == list(range(8))
 
 
+@pytest.mark.parametrize(
+    ("count", "told"), [(2, "seed-1, seed-2$"), (12, r"seed-1, seed-2, .*, seed-5, \.\.\.$")]
+)
+def test_of_a_folder_of_runs_their_names_are_told(tmp_path: Path, count: int, told: str) -> None:
+    for seed in range(1, count + 1):
+        run_folder.create(tmp_path / f"seed-{seed}", "a2c", a2c.Config(seed=seed))
+    with pytest.raises(TrainingError, match=f"holds several runs: name one of {told}"):
+        run_folder.read(tmp_path)
+
+
 def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
     run_folder.save_checkpoint(path, {"n": 1})

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import remotely
-from remotely_rl import TrainingError, ppo
+from remotely_rl import TrainingError, a2c, ppo
 from remotely_rl.acting import cluster
 from remotely_rl.cli import main
 from remotely_rl.learning import threads
@@ -247,23 +247,31 @@ def test_a_run_with_other_settings_is_not_continued(tmp_path: Path) -> None:
     run = tmp_path / "seed-1"
     kept(run, gamma=0.9, minutes=1, seed=1)
     (run / "checkpoint.pt").touch()
-    seeds.check_continues(run, ppo.Config(env="CartPole-v1", gamma=0.9, minutes=5))
+    seeds.check_continues(run, "ppo", ppo.Config(env="CartPole-v1", gamma=0.9, minutes=5))
     with pytest.raises(TrainingError, match=r"seed-1 was trained with gamma=0.9, and not 0.99: "):
-        seeds.check_continues(run, ppo.Config(env="CartPole-v1"))
+        seeds.check_continues(run, "ppo", ppo.Config(env="CartPole-v1"))
     with pytest.raises(TrainingError, match="with env=CartPole-v1, and not Acrobot-v1: give --env"):
-        seeds.check_continues(run, ppo.Config(env="Acrobot-v1", gamma=0.9))
+        seeds.check_continues(run, "ppo", ppo.Config(env="Acrobot-v1", gamma=0.9))
     with pytest.raises(TrainingError, match="give --env-arg NAME=VALUE as then"):
         seeds.check_continues(
-            run, ppo.Config(env="CartPole-v1", gamma=0.9, env_kwargs={"sutton_barto_reward": True})
+            run,
+            "ppo",
+            ppo.Config(env="CartPole-v1", gamma=0.9, env_kwargs={"sutton_barto_reward": True}),
         )
+
+
+def test_that_a_run_is_of_another_algorithm_is_told_before_its_settings(tmp_path: Path) -> None:
+    kept(tmp_path / "seed-1", gamma=0.9)
+    with pytest.raises(TrainingError, match="seed-1 is a run of ppo; resume it with ppo, not a2c"):
+        seeds.check_continues(tmp_path / "seed-1", "a2c", a2c.Config(env="CartPole-v1"))
 
 
 def test_a_run_without_a_checkpoint_and_a_folder_that_is_a_run_are_told(tmp_path: Path) -> None:
     kept(tmp_path / "seed-1")
     with pytest.raises(TrainingError, match="seed-1 has no checkpoint to go on from: remove it"):
-        seeds.check_continues(tmp_path / "seed-1", ppo.Config(env="CartPole-v1"))
+        seeds.check_continues(tmp_path / "seed-1", "ppo", ppo.Config(env="CartPole-v1"))
     with pytest.raises(TrainingError, match="seed-1 is a run itself: --seeds needs another"):
-        seeds.check_continues(tmp_path / "seed-1" / "seed-1", ppo.Config(env="CartPole-v1"))
+        seeds.check_continues(tmp_path / "seed-1" / "seed-1", "ppo", ppo.Config(env="CartPole-v1"))
 
 
 @pytest.mark.slow

@@ -256,15 +256,18 @@ def test_a_session_stops_when_the_steps_are_done(tmp_path: Path) -> None:
     assert run.result.ended == "100 steps are done"
 
 
-def test_a_session_stops_when_the_minutes_are_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("minutes", "ended"), [(1, "1 minute is over"), (2, "2 minutes are over")])
+def test_a_session_stops_when_the_minutes_are_over(
+    minutes: int, ended: str, tmp_path: Path
+) -> None:
     clock = Clock()
-    with session(tmp_path, Common(env="CartPole-v1", minutes=2), clock) as run:
-        clock.now += 119
+    with session(tmp_path, Common(env="CartPole-v1", minutes=minutes), clock) as run:
+        clock.now += 60 * minutes - 1
         assert not run.over()
         clock.now += 1
         assert run.over()
-    assert run.result.ended == "2 minutes are over"
-    assert run.result.seconds == 120
+    assert run.result.ended == ended
+    assert run.result.seconds == 60 * minutes
 
 
 def test_a_session_stops_at_its_target_but_not_for_a_lucky_few_games(tmp_path: Path) -> None:
