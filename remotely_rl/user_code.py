@@ -9,6 +9,8 @@ from typing import Any
 
 from remotely_rl.errors import TrainingError, nearest
 
+_named: dict[int, tuple[Any, str]] = {}  # by their ids: objects, and their words
+
 
 def is_in_file(word: str) -> bool:
     """Whether a word is FILE.py or FILE.py:NAME, and not the name of something of the library."""
@@ -18,7 +20,8 @@ def is_in_file(word: str) -> bool:
 def named_in(option: str, word: str | None) -> Any:
     """What is called NAME in FILE.py, for an option whose value is `FILE.py:NAME`.
 
-    None for None.  Raises TrainingError if there is no such file, or nothing of that name in it.
+    None for None.  `word_for` tells the word of what was found.  Raises TrainingError if there is
+    no such file, or nothing of that name in it.
     """
     if word is None:
         return None
@@ -31,10 +34,17 @@ def named_in(option: str, word: str | None) -> Any:
         sys.path.insert(0, str(path.parent))
     module = _module_of(path)
     try:
-        return getattr(module, name)
+        found = getattr(module, name)
     except AttributeError:
         hint = nearest(name, vars(module))
         raise TrainingError(f"{file} has nothing called {name!r}{hint}") from None
+    _named[id(found)] = found, f"{path}:{name}"
+    return found
+
+
+def word_for(thing: Any) -> str | None:
+    """The FILE.py:NAME by which an object was named in this process; None if by none."""
+    return _named.get(id(thing), (None, None))[1]
 
 
 def _module_of(path: Path) -> types.ModuleType:

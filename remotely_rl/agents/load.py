@@ -32,7 +32,8 @@ def load(
 ) -> Trained:
     """Loads the agent of a run folder, from its "last" or its "best" checkpoint.
 
-    Pass `model` and `env` if the run was trained with your own: the folder has only their names.
+    Pass `model` if the run was trained with your own, and `env` if only the script that trained
+    knows it: the folder has their names.
     `env` may be another environment, of the same spaces.  `algorithm` is the `train` of one of your
     own whose file is not where it was.  `env_kwargs` are beside those of the run, `wrappers` in
     their place.  Raises TrainingError if one of these is missing or does not fit, or if the folder

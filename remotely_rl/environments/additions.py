@@ -126,21 +126,21 @@ def called(wrapper: Any) -> str:
     return getattr(wrapper, "__qualname__", type(wrapper).__qualname__)
 
 
-def named(word: str) -> Any:
+def named(word: str, what: str = "wrapper") -> Any:
     """What module:NAME, FILE.py:NAME, or one of these with arguments, is the text of.
 
-    Raises TrainingError if there is no such thing.
+    Raises TrainingError if there is no such thing; it says `what` was to be named.
     """
     if (match := WORD.fullmatch(word)) is None:
-        raise TrainingError(f"a wrapper is named by module:NAME or FILE.py:NAME, not by {word!r}")
+        raise TrainingError(f"{what}s are named by module:NAME or FILE.py:NAME, not by {word!r}")
     where, name = match["where"], match["name"]
     if is_in_file(where):
-        found = named_in("a wrapper", f"{where}:{name}")
+        found = named_in(f"the {what}", f"{where}:{name}")
     else:
         try:
             found = functools.reduce(getattr, name.split("."), importlib.import_module(where))
         except ImportError as error:
-            raise TrainingError(f"the wrapper {word} cannot be imported: {error}") from error
+            raise TrainingError(f"the {what} {word} cannot be imported: {error}") from error
         except AttributeError:
             hint = nearest(name, vars(sys.modules[where]))
             raise TrainingError(f"{where} has nothing called {name!r}{hint}") from None
@@ -148,15 +148,20 @@ def named(word: str) -> Any:
     return functools.partial(found, **arguments) if arguments else found
 
 
-def check_is_elsewhere(words: Iterable[str], run: str | Path) -> None:
-    """Raises TrainingError for a wrapper of a file in the folder of a run: loading a run executes
-    nothing of the folder's own."""
+def check_is_elsewhere(
+    words: Iterable[str],
+    run: str | Path,
+    what: str = "wrapper",
+    again: str = "wrappers= or --wrapper FILE.py:NAME",
+) -> None:
+    """Raises TrainingError for a wrapper, or `what` else, of a file in the folder of a run: loading
+    a run executes nothing of the folder's own."""
     for word in words:
         file = word.partition(".py:")[0] + ".py"
         if is_in_file(word) and Path(run).resolve() in Path(file).resolve().parents:
             raise TrainingError(
-                f"{run} was trained with the wrapper {word}; code in the folder of a run is not"
-                " executed: pass it, wrappers= or --wrapper FILE.py:NAME"
+                f"{run} was trained with the {what} {word}; code in the folder of a run is not"
+                f" executed: pass it, {again}"
             )
 
 

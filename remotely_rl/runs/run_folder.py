@@ -14,18 +14,20 @@ and plain values, so that loading it runs no code (`weights_only`).
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import math
 import pickle
 import re
+import types
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from remotely_rl import durable, settings
+from remotely_rl import durable, settings, user_code
 from remotely_rl.errors import TrainingError
 
 if TYPE_CHECKING:  # the dashboard reads the folders of runs, and needs no torch
@@ -85,6 +87,7 @@ def write(folder: RunFolder, algorithm: str, config: Any, source: str | None = N
     content = {
         "algorithm": algorithm,
         "source": source,
+        "env_source": source_of(config.env),
         "config": fields_of(config),
         "not_kept": not_kept(config),
     }
@@ -107,6 +110,17 @@ def fields_of(config: Any) -> dict[str, Any]:
     }
     words = [additions.word_of(one) for one in config.wrappers]
     return fields | {"env": name_of(config.env), "env_kwargs": arguments, "wrappers": words}
+
+
+def source_of(env: Any) -> str | None:
+    """FILE.py:NAME, or module:NAME, of the user's own environments; None for others, and where only
+    the script that trains knows them."""
+    from remotely_rl.environments import additions  # noqa: PLC0415 - imports torch
+
+    if isinstance(env, str):
+        return None
+    is_made_by_name = isinstance(env, type | types.FunctionType | functools.partial)
+    return user_code.word_for(env) or (additions.word_of(env) if is_made_by_name else None)
 
 
 # How what a folder could not keep is passed again on the command line.
@@ -146,6 +160,7 @@ class RunConfig(NamedTuple):
     env: str
     config: dict[str, Any]
     source: str | None = None  # FILE.py:NAME of an algorithm of a user's
+    env_source: str | None = None  # FILE.py:NAME or module:NAME of a user's environments
     not_kept: Mapping[str, str] = MappingProxyType({})  # what it could not say, by its field
 
 
@@ -174,12 +189,13 @@ def parsed(content: bytes, path: Path) -> RunConfig:
         raise TrainingError(f"{path} cannot be read: {error}") from error
     match said:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            source = said.get("source")
+            source, env_source = (said.get(name) for name in ("source", "env_source"))
             return RunConfig(
                 algorithm,
                 env,
                 in_use(said["config"]),
                 None if source is None else str(source),
+                None if env_source is None else str(env_source),
                 said.get("not_kept", {}),
             )
     raise TrainingError(f"{path} does not name the algorithm and the environment of a run")

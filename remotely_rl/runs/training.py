@@ -254,9 +254,9 @@ def config_of(
     """The config of the run in this folder, with the fields in `given` changed.
 
     `env_kwargs` in `given` are beside those of the run.  Raises TrainingError if it is not a run of
-    this algorithm, if it has an unknown option, or if its environment is a callable of yours, which
-    you must pass: the folder has only its name.  So it does for other things that are not given and
-    that the folder could not keep.
+    this algorithm, if it has an unknown option, or if its environment is a callable of yours that
+    is not where it was, or that only your script knows: pass it.  So it does for other things that
+    are not given and that the folder could not keep.
     """
     _, ran = run_folder.reopen(Path(run), algorithm)
     kept, given = ran.config, given or {}
@@ -277,16 +277,31 @@ def config_of(
     if "preset" in given:
         raise TrainingError("a resumed run has its settings: use --resume without --preset")
     usual = {one.name: one.default for one in settings.settings(kind)}
-    config = kind(**{**usual, **kept, **given})  # every field, so that no preset begins anew
+    fields = {**usual, **kept, **given}  # every one, so that no preset begins anew
+    if fields["env"] == ran.env:
+        fields["env"] = _environments_of(run, ran)
+    config = kind(**fields)
     object.__setattr__(config, "overridden", frozenset(given))
-    env = config.env
-    is_id = re.fullmatch(r"[\w.]+:[\w./-]+", str(env)) is not None  # of a module
-    if env == kept["env"] and not is_id and not is_registered(str(env)):
+    return config
+
+
+def _environments_of(run: str | Path, ran: run_folder.RunConfig) -> environments.Source:
+    """What a run was trained on: an id, or what the folder names."""
+    env, word = ran.env, ran.env_source
+    is_id = re.fullmatch(r"[\w.]+:[\w./-]+", env) is not None  # of a module
+    if word is None and (is_id or is_registered(env)):
+        return env
+    again = "env= or --env FILE.py:NAME"
+    if word is None:
         raise TrainingError(
             f"{run} was trained on {env}, which Gymnasium does not know; if it is a callable of"
-            " your own, pass it: env=, or --env FILE.py:NAME"
+            f" your own, pass it, {again}"
         )
-    return config
+    additions.check_is_elsewhere([word], run, "environment", again)
+    try:
+        return additions.named(word, "environment")  # type: ignore[no-any-return]
+    except TrainingError as error:
+        raise TrainingError(f"{run} was trained on {env}, and {error}; pass it, {again}") from error
 
 
 # --- the model and the learner, from a probe ------------------------------------------------------

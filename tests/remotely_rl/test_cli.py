@@ -217,11 +217,10 @@ def test_an_environment_of_ones_own_is_taken_out_of_its_file_to_train_and_to_res
     done = invoke("train", "ppo", *TINY, "--env", env, "--total-steps", "20", "--run", run)
     assert done.exit_code == 0, done.output
     done = invoke("train", "ppo", "--resume", run, "--total-steps", "40")
-    assert done.exit_code == 2
-    assert "was trained on Mine, which Gymnasium does not know; if it is a callable" in done.output
-    done = invoke("train", "ppo", "--resume", run, "--env", env, "--total-steps", "40")
     assert done.exit_code == 0, done.output
-    assert "40 steps are done" in done.output
+    done = invoke("train", "ppo", "--resume", run, "--env", env, "--total-steps", "60")
+    assert done.exit_code == 0, done.output
+    assert "60 steps are done" in done.output
 
 
 @pytest.mark.usefixtures("local", "no_curve")

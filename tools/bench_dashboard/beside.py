@@ -31,6 +31,7 @@ def ratios(run: Path, look: Look) -> list[float]:
     command = [sys.executable, "-m", "remotely_rl.cli", "train", "ppo", "--env", "CartPole-v1"]
     minutes = (SETTLE_S + TURN_S * (2 * PAIRS + 4)) / 60
     options = {"--run": run, "--minutes": minutes, "--log-interval-s": ROW_S, "--seed": 1}
+    options["--total-steps"] = 0  # no limit
     words = [str(word) for pair in options.items() for word in pair]
     training = subprocess.Popen([*command, *words], cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
@@ -42,6 +43,8 @@ def ratios(run: Path, look: Look) -> list[float]:
         time.sleep(SETTLE_S)
         turns = [_turn(n % 2 == n // 2 % 2, look) for n in range(2 * PAIRS)]
         time.sleep(2 * ROW_S)
+        if training.poll() is not None:
+            raise SystemExit("the training ended before the last turn")
     finally:
         training.terminate()
         training.wait(60)

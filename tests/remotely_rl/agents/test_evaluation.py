@@ -16,7 +16,7 @@ import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
-from remotely_rl import a2c, environments, networks
+from remotely_rl import a2c, environments, networks, user_code
 from remotely_rl.acting.evaluation import (
     STUDENT_T,
     Evaluation,
@@ -312,10 +312,34 @@ def test_environment_and_model_of_a_users_own_file_are_taken(tmp_path: Path) -> 
     assert done.exit_code == 0, done.output
     assert "60.0 ± 0.0" in done.output
 
+
+def test_environments_that_only_the_script_has_are_passed_again(tmp_path: Path) -> None:
+    class Own(toys.Counting):
+        pass
+
+    done = invoke("evaluate", str(train(tmp_path / "run", Own)))
+    assert done.exit_code == 2
+    assert "<locals>.Own, which Gymnasium does not know" in done.output
+    assert "--env FILE.py:NAME" in done.output
+
+
+def test_a_run_folder_names_the_file_of_its_environments(tmp_path: Path) -> None:
+    file = tmp_path / "another_own_game.py"
+    file.write_text("from tests.remotely_rl import toys\nclass Game(toys.Counting): pass\n")
+    run = train(tmp_path / "run", user_code.named_in("--env", f"{file}:Game"))
+    command = ["evaluate", str(run), "--episodes", "2", "--greedy"]
+    assert invoke(*command).exit_code == 0
+
+    moved = file.rename(run / file.name)
     done = invoke(*command)
     assert done.exit_code == 2
-    assert "was trained on Counting, which Gymnasium does not know" in done.output
-    assert "--env FILE.py:NAME" in done.output
+    assert "was trained on Game, and the environment needs FILE.py:NAME with a file" in done.output
+
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "env_source": f"{moved}:Game"}))
+    done = invoke(*command)
+    assert done.exit_code == 2
+    assert "code in the folder of a run is not executed: pass it" in done.output
 
 
 @pytest.mark.parametrize(
