@@ -38,6 +38,7 @@ from remotely.api.verbs import (
     status,
     submit,
 )
+from remotely.arguments import did_you_mean
 from remotely.errors import (
     ActorDied,
     ActorRaised,
@@ -126,5 +127,6 @@ __all__ = [
 if not TYPE_CHECKING:  # checkers would take any name to exist
 
     def __getattr__(name: str) -> Any:
-        """Say what is written here for a name of another library."""
-        raise no_such_name("remotely", f"module.{name}")
+        """Say what is written here for a name of another library, or which of ours is closest."""
+        hint = did_you_mean(name, __all__)
+        raise no_such_name("remotely", f"module.{name}", otherwise=hint)

@@ -150,7 +150,8 @@ class ActorDied(RemotelyError):
     """The actor's process ended before it answered.
 
     Whose fault: your code's (a crash, `sys.exit`, `memory=` exceeded), or whoever killed it.
-    What to do: read `exit`, `stderr` and the message; look before you repeat what may have run.
+    What to do: read `exit`, `stderr`, the message and `remotely logs`; look before you repeat what
+    may have run; `max_restarts=` has a dead actor restarted.
 
     `exit` is an exit code or the name of a signal ("SIGKILL"), or None where nobody
     saw.  If `may_have_run` is true the call may have run, in part or in whole: look

@@ -124,14 +124,17 @@ def advice(where: str) -> str:
     return f"write {ours} (docs/coming_from.md)" if ours else ""
 
 
-def no_such_name(what: str, where: str, stands_for: str = "", name: str = "") -> AttributeError:
+def no_such_name(
+    what: str, where: str, stands_for: str = "", name: str = "", otherwise: str = ""
+) -> AttributeError:
     """Return the error for a name that a module, a class, a method or a future does not have.
 
     In the tables a class is `A` and a method `a.f`; `stands_for` is that, and `name` its own.
+    `otherwise` is the hint if the tables have none.
     """
     told = f"{what} has no {where.partition('.')[2]!r}"
     ours = re.sub(rf"\b{re.escape(stands_for)}\b", name, advice(where)) if name else advice(where)
-    return AttributeError("; ".join(filter(None, (told, ours))))
+    return AttributeError("; ".join(filter(None, (told, ours or otherwise))))
 
 
 class OtherName:

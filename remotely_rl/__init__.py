@@ -32,6 +32,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import remotely_rl.learning.threads  # noqa: F401 - before torch, for what it asks of OpenMP
+from remotely_rl import other_names
 from remotely_rl.algorithms import ALGORITHMS
 from remotely_rl.errors import TrainingError, check_is_of_extra
 
@@ -152,7 +153,7 @@ if not TYPE_CHECKING:  # checkers would take any name to exist
         """Imports a name on first use: nearly all import torch, which takes two seconds."""
         home = "algorithms" if name in ALGORITHMS else _HOMES.get(name)
         if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise other_names.no_such_name(name, ALGORITHMS, __all__)
         try:
             module = importlib.import_module(f"{__name__}.{home}")
             if hasattr(module, name):

@@ -1,4 +1,4 @@
-"""What other libraries call the settings: the table of docs/coming_from.md, and hints made of it.
+"""What other libraries call settings and algorithms: a table of docs/coming_from.md, and hints.
 
 A name in backticks before the first comma of a cell stands for the setting of that row, unless the
 cell begins with words.
@@ -6,6 +6,9 @@ cell begins with words.
 
 import re
 from collections.abc import Iterable
+
+from remotely import other_names as names_of_remotely
+from remotely.arguments import did_you_mean
 
 LIBRARIES = ("Stable-Baselines3", "CleanRL", "RLlib", "Sample Factory")
 
@@ -116,3 +119,16 @@ def here(name: str, known: Iterable[str]) -> list[str]:
             )
         )
     ]
+
+
+def no_such_name(name: str, algorithms: Iterable[str], known: Iterable[str]) -> AttributeError:
+    """The error for a name that `remotely_rl` does not have; `known` are all that it has.
+
+    Other libraries have a class where there is a module here, as `QRDQN` for `qr_dqn`.
+    """
+    spelt = {algorithm.replace("_", ""): algorithm for algorithm in algorithms}
+    if ours := spelt.get(name.replace("_", "").lower()):
+        hint = f"write remotely_rl.{ours}: {ours}.train({ours}.Config(env=...))"
+    else:
+        hint = did_you_mean(name, known)
+    return names_of_remotely.no_such_name("remotely_rl", f"module.{name}", otherwise=hint)

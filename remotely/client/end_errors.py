@@ -8,6 +8,7 @@ from remotely.protocol.numbers import MOST
 
 def end_error(name: str, location: Location | None, obituary: Obituary) -> EndError:
     """Return what calls raise after an actor has ended."""
+    todo = _todo_of_death(obituary)
     if location is not None:
         name = f"{name} (pid {location.pid} on {location.machine})"
 
@@ -23,9 +24,22 @@ def end_error(name: str, location: Location | None, obituary: Obituary) -> EndEr
         words = f"\nits last words:\n{obituary.stderr}" if told else ""
         message = f"{name} {end}{why}{doubt(may_have_run)}{words}"
         record = obituary.flight_record
-        return ActorDied(message, obituary.exit, may_have_run, obituary.stderr, record)
+        error = ActorDied(message, obituary.exit, may_have_run, obituary.stderr, record)
+        if todo:
+            error.add_note(todo)  # a traceback shows it; the message keeps to the facts
+        return error
 
     return how
+
+
+def _todo_of_death(obituary: Obituary) -> str:
+    """Return what to do about an end that nobody asked for; "" if somebody did."""
+    if obituary.asked or not obituary.exit:
+        return ""
+    todo = "On a started cluster, `remotely logs` shows what it printed."
+    if obituary.restarting:
+        return todo
+    return f"{todo} @remotely.remote_class(max_restarts=5) has it restarted."
 
 
 def last_begun(obituary: Obituary | None, life: int, route: bytes) -> int:

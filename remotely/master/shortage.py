@@ -170,7 +170,8 @@ def why_waiting(
         "go of the old one, and Out[n] of a notebook keeps a handle"
     )
     if embedded is None:
-        return f"{said}. Another machine that joins (remotely join) has room too"
+        said += ". Another machine that joins (remotely join) has room too"
+        return f"{said}. {_SHARE_CORES}" if asked.cpus * together > free.cpus else said
     if asked.cpus * together > free.cpus:
         cpus = embedded.cpus - free.cpus + asked.cpus * together
         return f"{said}. {_more_cpus(cpus, uncounted)}"
@@ -190,11 +191,14 @@ def why_never_together(
     `embedded` and `uncounted` as in `why_waiting`.
     """
     if embedded is None:
-        return (
+        said = (
             f"{count} actors of {class_name} live at once, each with {asked}; all machines "
             f"together have room for {fitting}, if nothing else lived there. Make a smaller group, "
             "ask for less, or join more machines first (remotely join)"
         )
+        if asked != Resources(asked.cpus):  # something else may be what lacks
+            return said
+        return f"{said}. {_SHARE_CORES}, or remotely start --cpus {math.ceil(asked.cpus * count)}"
     in_all = embedded
     others = tuple((name, amount * count) for name, amount in asked.others)
     together = Resources(asked.cpus * count, asked.gpus * count, asked.memory * count, others)
@@ -226,6 +230,12 @@ def crowd(state: State) -> str:
         f"wait for a core of its own: @remotely.remote_class(cpus=1), or remotely.connect(cpus="
         f"{cores}) for all that name no cpus"
     )
+
+
+_SHARE_CORES = (
+    "To share cores, as on a script's own cluster: @remotely.remote_class(cpus=0), which waits for "
+    "none"
+)
 
 
 def _more_cpus(cpus: float, uncounted: int) -> str:

@@ -8,6 +8,8 @@ import pytest
 import remotely
 from remotely.api import connection
 
+loose: Any = remotely  # what a type checker would have told
+
 
 @remotely.remote_class
 class Counter:
@@ -87,6 +89,13 @@ def test_the_module_says_what_to_write_for_words_of_others(word: str, instead: s
         getattr(remotely, word)
 
 
+def test_the_module_suggests_the_closest_of_its_names() -> None:
+    with pytest.raises(AttributeError, match=r"^remotely has no 'grop'; did you mean 'group'\?$"):
+        _ = loose.grop
+    with pytest.raises(AttributeError, match=r"^remotely has no 'zzz'$"):
+        _ = loose.zzz
+
+
 def test_a_class_that_has_such_a_word_keeps_it(place: None) -> None:
     assert Wrapper.options == ("fast",)
     wrapper: Any = Wrapper()
@@ -108,9 +117,6 @@ def test_an_unknown_parameter_is_told_with_the_nearest() -> None:
     close: Any = remotely.close
     with pytest.raises(TypeError, match="did you mean 'grace_s'"):
         close(None, grace=1)
-
-
-loose: Any = remotely  # what a type checker would have told
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import pickle
+import re
 from typing import Any
 
 import gymnasium
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import remotely_rl
 from remotely_rl import (
     a2c,
     a3c,
@@ -88,6 +90,23 @@ def test_a_field_of_another_library_is_answered_with_what_it_is_here(
     given: dict[str, Any] = {name: 1}
     with pytest.raises(TrainingError, match=f"no field '{name}': here that is {meant}$"):
         kind(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("PPO", "write remotely_rl.ppo: ppo.train(ppo.Config(env=...))"),
+        ("Td3", "write remotely_rl.td3: td3.train(td3.Config(env=...))"),
+        ("QRDQN", "write remotely_rl.qr_dqn: qr_dqn.train(qr_dqn.Config(env=...))"),
+        ("laod", "did you mean 'load'?"),
+        ("init", "write remotely.connect()"),
+    ],
+)
+def test_the_package_says_what_to_write_for_a_name_that_it_does_not_have(
+    name: str, said: str
+) -> None:
+    with pytest.raises(AttributeError, match=re.escape(f"remotely_rl has no {name!r}; {said}")):
+        getattr(remotely_rl, name)
 
 
 def test_every_name_in_the_table_of_other_libraries_is_a_field() -> None:

@@ -78,6 +78,20 @@ def test_a_group_too_large_for_a_started_cluster_is_told_what_fits() -> None:
     assert "join more machines first" in why
 
 
+def test_a_started_cluster_that_lacks_cpus_is_told_how_its_actors_share_them() -> None:
+    """A script's own cluster has them share its cores unasked; the same script may come here."""
+    group = why_never_together("Counter", 8, ONE, 2, None)
+    assert "@remotely.remote_class(cpus=0)" in group
+    assert "remotely start --cpus 8" in group
+    assert "remote_class(cpus=0)" in why_waiting("Counter", ONE, NONE, [], False, None)
+
+
+def test_cpus_are_no_way_out_where_something_else_lacks() -> None:
+    asked = Resources(1, 1)
+    assert "cpus=0" not in why_never_together("Counter", 8, asked, 2, None)
+    assert "cpus=0" not in why_waiting("Counter", asked, Resources(1), [], False, None)
+
+
 def test_a_group_that_waits_is_told_that_all_of_it_waits() -> None:
     why = why_waiting("A", ONE, Resources(1), [], False, Resources(4), 4)
     assert why.startswith("4 actors of A, which live at once, ask for 1 CPU each; the most")
