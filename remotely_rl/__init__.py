@@ -162,3 +162,7 @@ if not TYPE_CHECKING:  # checkers would take any name to exist
         except ModuleNotFoundError as error:
             check_is_of_extra(error)
             raise
+
+    def __dir__() -> list[str]:
+        """Names them before their first use, for completion."""
+        return sorted({*globals(), *__all__})

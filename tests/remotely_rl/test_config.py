@@ -109,6 +109,10 @@ def test_the_package_says_what_to_write_for_a_name_that_it_does_not_have(
         getattr(remotely_rl, name)
 
 
+def test_all_names_are_there_for_completion() -> None:
+    assert set(remotely_rl.__all__) <= set(dir(remotely_rl))
+
+
 def test_every_name_in_the_table_of_other_libraries_is_a_field() -> None:
     fields = {field.name for kind in CONFIGS for field in dataclasses.fields(kind)}
     assert other_names.TABLE.keys() <= fields
