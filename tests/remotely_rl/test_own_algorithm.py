@@ -120,7 +120,7 @@ def test_sac_can_be_written_in_a_file_of_ones_own(tmp_path: Path) -> None:
 def test_reinforce_learns_cart_pole(file: Path, tmp_path: Path, own_cluster: None) -> None:
     train = algorithms.train_of(f"{file}:train")
     result = train(train.Config(minutes=2, target=475), run=tmp_path / "run")
-    assert result.return_mean > 250, result.ended
+    assert result.best_return >= 475, result.ended
 
 
 # --- where the file is ----------------------------------------------------------------------------
