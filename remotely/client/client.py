@@ -27,11 +27,11 @@ from remotely.client.calls import Calls
 from remotely.client.channel import Shared
 from remotely.client.channels import Channels
 from remotely.client.deadlock import WaitReporter
-from remotely.client.master_session import SHUT_DOWN, MasterSession
+from remotely.client.master_session import MasterSession
 from remotely.client.printing import Display, ErrorReporter, LogListener
 from remotely.client.ref import Ref
 from remotely.engine import Promises
-from remotely.errors import NotConnected, VersionMismatch
+from remotely.errors import VersionMismatch
 from remotely.machine import daemons, folders, this_machine
 from remotely.protocol import control
 from remotely.protocol.address import OWN_CLUSTER, parse_address
@@ -186,7 +186,6 @@ class Client:
         self._session.stop()
         self._log_listener.close()
         self._display.close()
-        self._session.questions.fail_all(NotConnected, SHUT_DOWN)
         self._channels.end_all()
         self._calls.close()
         self._stores.close()

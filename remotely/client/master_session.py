@@ -199,15 +199,15 @@ class MasterSession:
             raise MasterLost(nobody(self.address, "it does not answer as a master")) from None
 
     def stop(self) -> None:
-        """Refuse what is asked from now on, and end the loop."""
+        """End the loop; what was asked, or is from now on, has no answer."""
         self.is_closed = True
         self.loop.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(MASTER_SILENT_S)
+        self.questions.fail_all(NotConnected, SHUT_DOWN)
 
     def close(self) -> None:
         """After the end of the loop: let go of everything."""
-        self.questions.fail_all(NotConnected, SHUT_DOWN)
         self.link.close()
         self.context.destroy(linger=0)
         self.loop.close()

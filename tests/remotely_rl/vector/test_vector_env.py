@@ -1,4 +1,7 @@
-"""VectorEnv: rows as Gymnasium's, whatever its environments do to their processes."""
+"""VectorEnv: rows as Gymnasium's, whatever its environments do to their processes.
+
+Over 700 lines: all of it is one class, with the same few environments.
+"""
 
 import contextlib
 import ctypes
