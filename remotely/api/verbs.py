@@ -116,7 +116,7 @@ def ref(future: Future[T]) -> T:
             f"ref() takes the future of a call, as actor.method.submit() returns it, and not "
             f"{future!r}; put() takes a value"
         )
-    future.stays = True
+    future.is_passed_on = True
     return Reference(future)  # type: ignore[return-value]
 
 

@@ -40,7 +40,7 @@ from remotely.calling.threads import Threads
 from remotely.errors import ActorDied, RemotelyError, WorkerLost
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
-from remotely.futures.reference import Onward
+from remotely.futures.reference import DependencyCallback
 from remotely.machine.shield import RLock, shield
 from remotely.values.owned import Owned
 
@@ -51,9 +51,9 @@ class RetriedFuture(CallFuture[Any]):
     """The future of a call that is repeated if its outcome is lost; `again` has it sent."""
 
     def __init__(
-        self, what: str, keep: object, again: Callable[[CallFuture[Any]], None], retries: int
+        self, what: str, actor: object, again: Callable[[CallFuture[Any]], None], retries: int
     ) -> None:
-        super().__init__(what, keep)
+        super().__init__(what, actor)
         self._again: Callable[[CallFuture[Any]], None] | None = again
         self._left = retries
         self._may_have_run = False  # in an earlier try
@@ -209,7 +209,7 @@ class SendQueues(Generic[M]):
             elif is_first:
                 self._look(actor)
         if closed is not None:
-            future.tell()
+            future.run_callbacks()
 
     def take(self, turn: Turn[M]) -> bool:
         with self._lock:
@@ -233,7 +233,7 @@ class SendQueues(Generic[M]):
             self._waiting.clear()
         for turn in lost:
             turn.future.settle(None, error)
-            turn.future.tell()
+            turn.future.run_callbacks()
         self._threads.close()
 
     # --- what a future asks of its receiver -------------------------------------------------------
@@ -241,7 +241,7 @@ class SendQueues(Generic[M]):
     def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
         """Wait until the call has left, and then with those who receive its reply."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if isinstance(actor := future.keep, CalledActor):
+        if isinstance(actor := future.actor, CalledActor):
             self._check_wait(actor, future, bool(self._due(actor)))
 
         def has_left() -> bool:
@@ -257,12 +257,12 @@ class SendQueues(Generic[M]):
         """Replies of these calls are received as they come."""
 
     def holds(self, future: CallFuture[Any]) -> bool:
-        actor = future.keep
+        actor = future.actor
         return isinstance(actor, CalledActor) and future in (actor.queue or ())
 
     def recall(self, future: CallFuture[Any]) -> bool:
         """Take a call back; false if it has left."""
-        actor = future.keep
+        actor = future.actor
         if not isinstance(actor, CalledActor):  # it has an outcome
             return False
         with self._lock:
@@ -285,7 +285,7 @@ class SendQueues(Generic[M]):
         """Come back when the first of the queue may leave.  Once too often is harmless."""
         with shield:  # as in `put_back`: this may be a done-callback on any thread
             if due := self._due(actor):
-                due[0].add_done_callback(Onward(lambda _: self._look(actor)))
+                due[0].add_done_callback(DependencyCallback(lambda _: self._look(actor)))
             else:
                 self._threads.run(lambda: self._serve(actor))
 
@@ -309,7 +309,7 @@ class SendQueues(Generic[M]):
                 with self._lock:  # first: a call that may be repeated joins the queue again
                     actor.queue.take(turn.future)
                 turn.future.lose(error.with_traceback(None))
-                turn.future.tell()
+                turn.future.run_callbacks()
             del turn
 
     def _next(self, actor: CalledActor) -> Turn[M] | None:

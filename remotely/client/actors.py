@@ -250,9 +250,9 @@ class Actors:
                 del missing  # see future.py
             worker, _, _ = location.ipc.rpartition("/")  # its folder
             stored = self._uploads.deliver(worker, digests, channel.send_file)
-        future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
+        future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", actor=actor)
         transfer = self._transfer(actor, encoded, transfers)
-        future.needs = transfer
+        future.keeps_alive = transfer
         large = None
         if encoded.nbytes >= SHARE_FROM_BYTES:
             large = OutgoingValue(encoded, transfers=(transfer,) if transfer else ())
@@ -496,7 +496,7 @@ class FileUploads:
                     under_way.append((future, len(content)))
                 except BaseException:  # or we are interrupted: others may wait for it
                     future.lose(RemotelyError("it was not sent"))
-                    future.tell()
+                    future.run_callbacks()
                     raise
                 del future  # see future.py
                 while sum(size for _, size in under_way) > UNDER_WAY_BYTES:

@@ -28,7 +28,7 @@ from remotely.client.ref import Ref
 from remotely.engine import Prepared, RemoteActor
 from remotely.errors import NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
-from remotely.futures.reference import Elsewhere
+from remotely.futures.reference import StoredResult
 from remotely.futures.unretrieved import Tell
 from remotely.machine.shield import RLock
 from remotely.protocol.control import StoreAddress
@@ -76,15 +76,16 @@ class Message:
         self._transfers = transfers
         self._ship = ship
         self._lock = RLock()
-        self._kept: list[Elsewhere] = []  # what is not to be released before the call has run
+        self._kept: list[StoredResult] = []  # what is not to be released before the call has run
         # By the number of the future, and whether the actor is apart.
         self._values: dict[tuple[int, bool], Any] = {}
         self._made: dict[tuple[bytes, ...], OutgoingValue] = {}
         for number, (thing, _) in enumerate(named):
             if not isinstance(thing, CallFuture):
                 continue
-            thing.stays = True
-            if thing.done() and thing.kept is None and not isinstance(thing.where, Elsewhere):
+            thing.is_passed_on = True
+            is_stored = isinstance(thing.raw_result, StoredResult)
+            if thing.done() and thing.kept is None and not is_stored:
                 with suppress(Exception):  # it is told when the call is to leave
                     arriving = _arriving(thing.result())
                     self._values[number, True] = self._values[number, False] = arriving
@@ -136,10 +137,10 @@ class Message:
             error = cancelled
         if error is not None:
             raise references.of_argument(error, name)
-        kept = future.kept or future.where
+        kept = future.kept or future.raw_result
         if isinstance(kept, Owned):
             return Referring(kept)
-        if not isinstance(kept, Elsewhere):
+        if not isinstance(kept, StoredResult):
             return _arriving(kept)
         if is_apart:
             return kept.fetch()
@@ -245,7 +246,7 @@ class Calls:
                 if background and kind is Kind.CALL:
                     future.on_unretrieved = self._on_unretrieved
                 if transfer is not None:
-                    future.needs = transfer
+                    future.keeps_alive = transfer
                 channel = remote.channel
                 if not may_leave or remote.queue is not None:
                     channel = None
@@ -280,7 +281,7 @@ class Calls:
             return self._channels.of(actor)
         except RemotelyError as error:
             future.lose(error.with_traceback(None))  # its frames hold the future; see future.py
-            future.tell()
+            future.run_callbacks()
             return None
 
     # --- calls that cannot leave at once ----------------------------------------------------------
@@ -314,7 +315,7 @@ class Calls:
         try:
             if nbytes >= SHARE_FROM_BYTES:
                 actor.back_pressure.count(future, nbytes, may_wait)
-            future.needs = message
+            future.keeps_alive = message
             needs = message.needs(actor.store)
             self._queues.add(actor, message, future, needs)
         except BaseException:  # we are interrupted
@@ -361,13 +362,13 @@ class Calls:
         except BaseException as error:  # of a future among the arguments
             if may_leave():
                 future.settle(None, error.with_traceback(None))
-                future.tell()
+                future.run_callbacks()
             return None
         if not channel.is_open:
             return False
         if not may_leave():
             return None
-        future.needs = message
+        future.keeps_alive = message
         if channel.sources_sent < len(library.batches):
             _send_sources(actor, channel)
         value, large = outgoing.encoded, outgoing if outgoing.is_large else None

@@ -97,7 +97,7 @@ from remotely.client.end_errors import last_begun
 from remotely.client.master_session import MasterSession
 from remotely.errors import RemotelyError, WireError
 from remotely.futures.future import CallFuture
-from remotely.futures.reference import Elsewhere
+from remotely.futures.reference import StoredResult
 from remotely.futures.stream import Stream
 from remotely.machine import this_machine
 from remotely.machine.owned_fd import OwnedFd
@@ -209,7 +209,7 @@ def hand_over(me: ThreadState) -> None:
         me.hands_over = True
         try:
             while to_tell:
-                to_tell[0].tell()
+                to_tell[0].run_callbacks()
                 if to_tell:  # else a wait in there was interrupted, and has left them to the loop
                     del to_tell[0]
         finally:
@@ -340,7 +340,7 @@ class Channel:
         loan = None
         try:
             if large is not None and large.is_large:
-                if future.counted_by is None and future.keep is not None:
+                if future.counted_by is None and future.actor is not None:
                     # One that waited in a queue had room, and holds up those that make it.
                     self._count(large.nbytes, future, bounded and future.receiver is None)
                 with shield:
@@ -370,7 +370,7 @@ class Channel:
             if not is_sent and not may_wait_elsewhere:
                 assert self.ended is not None
                 future.lose(self.ended(False))
-                future.tell()
+                future.run_callbacks()
             if me.arrived:
                 hand_over(me)
             return is_sent
@@ -469,10 +469,10 @@ class Channel:
         may_wait = may_wait and not self._loop.is_own_thread()
         if may_wait:
             self._wait_for_room(future, nbytes)
-        future.keep.back_pressure.count(future, nbytes, may_wait)  # type: ignore[attr-defined]
+        future.actor.back_pressure.count(future, nbytes, may_wait)  # type: ignore[attr-defined]
 
     def _wait_for_room(self, future: CallFuture[Any], nbytes: int) -> None:
-        actor: Any = future.keep
+        actor: Any = future.actor
         if not self._loop.is_own_thread():  # else a done-callback: replies arrive on its thread
             actor.back_pressure.wait_for_room(actor, nbytes, self.wait)
 
@@ -688,7 +688,8 @@ class Channel:
         run the user's code.
         """
         if future.answered:  # before an interrupt (12)
-            if isinstance(reply, wire.Message) and not isinstance(future.where, Elsewhere):
+            is_stored = isinstance(future.raw_result, StoredResult)
+            if isinstance(reply, wire.Message) and not is_stored:
                 self._decline(reply)
         elif isinstance(reply, BaseException):
             if future.receiver is self:  # else it is being sent again already
@@ -709,9 +710,9 @@ class Channel:
         elif loan is not None and self._peer is not None:
             self._peer.lender.decline(loan)
 
-    def _stream(self, name: str, keep: object) -> Stream[Any]:
+    def _stream(self, name: str, actor: object) -> Stream[Any]:
         def ask() -> CallFuture[Any]:
-            future: CallFuture[Any] = CallFuture("a stream", keep)
+            future: CallFuture[Any] = CallFuture("a stream", actor)
             self.send(Kind.NEXT, name, NOTHING, future, background=True)
             return future
 

@@ -52,7 +52,7 @@ class Question(CallFuture[Any]):
     def cancel(self) -> bool:
         """Do not wait for the answer any more."""
         self._settle("CANCELLED_AND_NOTIFIED", None, None)
-        self.tell()
+        self.run_callbacks()
         return self.cancelled()
 
     def wait_for_room(self) -> None:
@@ -104,13 +104,13 @@ class Questions:
         question = self._tickets.pop(ticket, None)
         if question:
             question.settle(value, None)
-            question.tell()
+            question.run_callbacks()
 
     def fail(self, ticket: int, error: RemotelyError) -> None:
         question = self._tickets.pop(ticket, None)
         if question:
             question.settle(None, error)
-            question.tell()
+            question.run_callbacks()
 
     def fail_all(self, kind: type[RemotelyError], why: str) -> None:
         for ticket in list(self._tickets):

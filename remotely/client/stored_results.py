@@ -13,7 +13,7 @@ from remotely.client.bulk_transfer import Stores
 from remotely.client.master_session import SHUT_DOWN
 from remotely.errors import ActorDied, NotConnected, RemotelyError, WorkerLost
 from remotely.futures.future import CallFuture
-from remotely.futures.reference import Elsewhere
+from remotely.futures.reference import StoredResult
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.transport.bulk import ValueGone
@@ -33,7 +33,7 @@ def take(channel: "Channel", stores: Stores, future: CallFuture[Any], reply: wir
         future.counted_by.settle(future)
     if (store := channel.location.store) is not None:
         stores.claim(wanted, store)  # its actor may end before we have fetched it
-    if future.is_wanted:
+    if future.needs_value:
         fetch = partial(_fetch, channel, stores, future, reply, wanted)
         stores.fetching.run(fetch, instead=partial(_shut_down, future))
     else:
@@ -51,12 +51,12 @@ def _fetch(
     try:
         payload, buffers = stores.fetch(wanted)
     except Exception:  # whatever it is: the actor still has it
-        asked = _ask_for_whole(channel, wanted, future.what, future.keep, is_last=True)
+        asked = _ask_for_whole(channel, wanted, future.what, future.actor, is_last=True)
         asked.add_done_callback(partial(_take_over, stores, future, wanted))
         return
     stores.release(wanted)
     channel.deliver(future, reply._replace(payload=payload, buffers=buffers, loan=b""))
-    future.tell()
+    future.run_callbacks()
 
 
 def _ask_for_whole(
@@ -84,10 +84,10 @@ def _take_over(stores: Stores, future: CallFuture[Any], wanted: Parcel, asked: F
             "was fetched"
         )
         future.lose(WorkerLost(why, may_have_run=True))
-    future.tell()
+    future.run_callbacks()
 
 
-class KeptResult(Elsewhere):
+class KeptResult(StoredResult):
     """A result that stays in its store, which lets it go when this object is gone."""
 
     def __init__(
@@ -95,7 +95,7 @@ class KeptResult(Elsewhere):
     ) -> None:
         self._parcel = parcel
         self._what = future.what
-        self._actor = future.keep
+        self._actor = future.actor
         self._channel = channel
         self._stores = stores
 
@@ -123,4 +123,4 @@ class KeptResult(Elsewhere):
 
 def _shut_down(future: CallFuture[Any]) -> None:
     future.lose(NotConnected(SHUT_DOWN))
-    future.tell()
+    future.run_callbacks()

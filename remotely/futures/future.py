@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout, RemoteTraceback
 from remotely.futures import wakeup
-from remotely.futures.reference import Elsewhere, Onward, refuse
+from remotely.futures.reference import DependencyCallback, StoredResult, refuse
 from remotely.futures.unretrieved import Tell, UnretrievedReport
 from remotely.machine.shield import Condition, is_for_main, shield
 from remotely.other_names import no_such_name
@@ -118,11 +118,11 @@ class CallFuture(Future[R]):
     seconds: float = 0.0  # that end then
     _report: UnretrievedReport | None = None
     _own: Condition | None = None
-    needs: object = None  # what must be kept until there is an outcome
-    stays: bool = False  # it is passed on: a large result stays where it is, until it is asked for
-    kept: Owned | Elsewhere | None = None  # the result as it came, if it is passed on
+    keeps_alive: object = None  # until there is an outcome
+    is_passed_on: bool = False  # as an argument: a large result stays in its store until it is read
+    kept: Owned | StoredResult | None = None  # the result as it came, if it is passed on
 
-    def __init__(self, what: str, keep: object = None) -> None:
+    def __init__(self, what: str, actor: object = None) -> None:
         self._outcomes: list[_Outcome] = []
         self._state = "PENDING"
         self._result = None
@@ -133,7 +133,7 @@ class CallFuture(Future[R]):
         self.call_id = 0
         self.receiver: Receiver | None = None
         self.what = what
-        self.keep = keep  # an actor must not lose its last handle while its call runs
+        self.actor = actor  # an actor must not lose its last handle while its call runs
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the value.  Raises what the method raised, or CallTimeout after `timeout` s."""
@@ -141,8 +141,8 @@ class CallFuture(Future[R]):
             self.wait(timeout)
         if self._report is not None:
             self._cancel_report()
-        if self.stays:
-            self._bring()
+        if self.is_passed_on:
+            self._fetch()
         if self._state == "FINISHED" and self._exception is None:
             return self._result  # type: ignore[return-value]
         try:
@@ -180,7 +180,7 @@ class CallFuture(Future[R]):
             if not recalled and receiver.cancel(self, waits=not _is_in_event_loop()):
                 self.settle_cancelled()
         finally:  # an interrupt that was delayed is raised at the shield's end
-            self.tell()
+            self.run_callbacks()
         return self.cancelled()
 
     def cancelled(self) -> bool:
@@ -197,15 +197,15 @@ class CallFuture(Future[R]):
     def set_result(self, result: R) -> None:
         self._check_pending()
         self.settle(result, None)
-        self.tell()
+        self.run_callbacks()
 
     def set_exception(self, exception: BaseException | None) -> None:
         self._check_pending()
         self.settle(None, exception)
-        self.tell()
+        self.run_callbacks()
 
     def lose(self, error: BaseException) -> None:
-        """No reply will come, and `error` says why.  Call `tell` afterwards.
+        """No reply will come, and `error` says why.  Call `run_callbacks` afterwards.
 
         This is harmless if there is an outcome already.
         """
@@ -223,17 +223,17 @@ class CallFuture(Future[R]):
                 return self.settle(None, error)
             value = codec.decode(reply.payload, reply.buffers)
             if type(value) not in _PLACEHOLDERS:
-                if self.stays:  # it is passed on as it came, whatever its caller does to it
+                if self.is_passed_on:  # it is passed on as it came, whatever its caller does to it
                     with contextlib.suppress(Exception):  # then the call that it goes to tells why
                         self.kept = own(codec.encode(value), lends=lends)
                 return self.settle(value, None)
             if type(value) is CancelledPlaceholder:
                 return self.settle_cancelled()
             if type(value) is SelfPlaceholder:
-                actor: Any = self.keep
+                actor: Any = self.actor
                 return self.settle(actor.face(actor), None)
             with shield:  # a stream that is dropped again closes its generator
-                stream: Any = stream_of(value.name, self.keep)
+                stream: Any = stream_of(value.name, self.actor)
                 return self.settle(stream, None)
         except BaseException as error:  # a value that does not unpickle here
             if is_for_main(error):
@@ -274,15 +274,15 @@ class CallFuture(Future[R]):
         self.answered = True
         return bool(self._done_callbacks)
 
-    def _bring(self) -> None:
+    def _fetch(self) -> None:
         """Fetch a result that has stayed where it is."""
-        if isinstance(self._result, Elsewhere):
+        if isinstance(self._result, StoredResult):
             self.kept = self._result
             self._result = self.kept.fetch()
 
     @property
-    def where(self) -> Any:
-        """The result, or the `Elsewhere` that stands for it."""
+    def raw_result(self) -> Any:
+        """The result, or the `StoredResult` that stands for it."""
         return self._result
 
     def _note(self, outcome: _Outcome) -> None:
@@ -301,22 +301,22 @@ class CallFuture(Future[R]):
                         (watcher.add_result if error is None else watcher.add_exception)(self)
 
     @property
-    def is_wanted(self) -> bool:
+    def needs_value(self) -> bool:
         """Tell whether the value itself is asked for, as far as the future knows."""
-        onward = [type(callback) is Onward for callback in self._done_callbacks]
-        return not self.stays or not all(onward)
+        onward = [type(callback) is DependencyCallback for callback in self._done_callbacks]
+        return not self.is_passed_on or not all(onward)
 
     @property
     def has_callbacks(self) -> bool:
         """Tell whether any callbacks still have to run."""
         return bool(self._done_callbacks)
 
-    def tell(self) -> None:
+    def run_callbacks(self) -> None:
         """Run the done-callbacks if the future is done.  Repeat this if you are interrupted."""
         while self.answered and self._done_callbacks:
-            self._tell_next()
+            self._run_next_callback()
 
-    def _tell_next(self) -> None:
+    def _run_next_callback(self) -> None:
         # All in C: no interrupt strikes between the moment when a callback is taken, and when it
         # begins.
         told = map(operator.call, map(self._done_callbacks.pop, (0,)), (self,))
@@ -332,7 +332,7 @@ class CallFuture(Future[R]):
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         self._done_callbacks.append(fn)
         if self.answered:
-            self.tell()
+            self.run_callbacks()
         elif (receiver := self.receiver) is not None:
             receiver.receive_in_background()
 
@@ -410,13 +410,13 @@ class CallFuture(Future[R]):
         if self.counted_by is not None:
             self.counted_by.settle(self)
             self.counted_by = None
-        if wakeup.sleepers and self.keep is not None:
-            wakeup.wake(self.keep)  # who waits for room to call this actor
-        self.keep = None
+        if wakeup.sleepers and self.actor is not None:
+            wakeup.wake(self.actor)  # who waits for room to call this actor
+        self.actor = None
         if self.travelling is not None:
             self.travelling = None
-        if self.needs is not None:
-            self.needs = None
+        if self.keeps_alive is not None:
+            self.keeps_alive = None
 
 
 def _is_ours(error: BaseException) -> bool:

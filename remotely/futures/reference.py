@@ -10,7 +10,7 @@ from remotely.values.codec import Encoded
 R = TypeVar("R")
 
 
-class Elsewhere:
+class StoredResult:
     """A result that is in the store of its actor's machine."""
 
     def fetch(self) -> Any:
@@ -48,7 +48,7 @@ class Put:
     value: Encoded
 
 
-class Onward:
+class DependencyCallback:
     """A done-callback that does not ask for the value: that may stay where it is."""
 
     def __init__(self, function: Callable[["Future[Any]"], None]) -> None:

@@ -245,7 +245,7 @@ class Calls:
             if not isinstance(error, RemotelyError) and not hasattr(error, "of_argument"):
                 raise
             future.lose(error.with_traceback(None))  # its frames hold the future; see future.py
-            future.tell()
+            future.run_callbacks()
             return
         if not is_sent:
             self._queues.add(actor, message.owned(), future, needs)
@@ -261,7 +261,7 @@ class Calls:
         except Exception as error:  # of a future among the arguments
             if turn.take():
                 future.settle(None, error.with_traceback(None))
-                future.tell()
+                future.run_callbacks()
             return
         self._send_if(actor, host, message, future, turn)
 
@@ -347,14 +347,14 @@ class Calls:
         except Exception as error:  # it is to have an outcome, whatever it is
             future.lose(error.with_traceback(None))
         if future.has_callbacks:
-            self._callbacks.run(future.tell)
+            self._callbacks.run(future.run_callbacks)
 
     def _lose_pending(self) -> None:
         with contextlib.suppress(KeyError):  # the last may have gone to another thread
             while self._pending:
                 future = self._pending.pop()
                 future.lose(NotConnected(SHUT_DOWN))
-                self._callbacks.run(future.tell)
+                self._callbacks.run(future.run_callbacks)
 
     def _check_wait(self, actor: HostedActor, future: CallFuture[Any], has_needs: bool) -> None:
         if has_needs and self._callbacks.is_here():

@@ -114,7 +114,7 @@ def test_a_callback_runs_once_wherever_an_interrupt_strikes() -> None:
         if not future.done():
             future.settle(1, None)
         future.settle(1, None)  # as whoever has the rest left to it does
-        future.tell()
+        future.run_callbacks()
         assert seen == [future]
         if not has_struck:
             break
@@ -178,11 +178,11 @@ def test_a_call_that_has_left_cannot_be_cancelled() -> None:
 
 
 def test_a_done_future_releases_its_actor_and_cannot_be_set_again() -> None:
-    value, error = (CallFuture[int]("a call", keep=object()) for _ in "ab")
+    value, error = (CallFuture[int]("a call", actor=object()) for _ in "ab")
     value.set_result(1)
     error.set_exception(LookupError())
     for future in (value, error):
-        assert future.keep is None
+        assert future.actor is None
         with pytest.raises(InvalidStateError):
             future.set_result(2)
 
@@ -199,10 +199,10 @@ def test_losing_a_call_that_has_its_answer_changes_nothing() -> None:
     told: list[object] = []
     future.add_done_callback(told.append)
     future.settle(7, None)
-    future.tell()
+    future.run_callbacks()
     future.lose(KeyError())
     future.lose(KeyError())
-    future.tell()
+    future.run_callbacks()
     assert future.result(0) == 7
     assert told == [future]
 
@@ -233,7 +233,7 @@ def test_done_callbacks_do_not_run_before_a_retry() -> None:
     told: list[object] = []
     future: CallFuture[int] = CallFuture("a call")
     future.add_done_callback(told.append)
-    future.tell()
+    future.run_callbacks()
     assert not told
     future.set_result(1)
     assert told == [future]
