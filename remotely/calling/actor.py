@@ -44,7 +44,7 @@ class CalledActor(RemoteActor):
         self.life = 0
         self.lock = RLock()
         self.ended: EndError | None = None
-        self.settled = True
+        self.restarting = False
         self.made_from: tuple[Owned, Options] | None = None
         self.is_released = False
         self.queue: Any = None  # send_queue.Queue
@@ -55,15 +55,15 @@ class CalledActor(RemoteActor):
         """How many of its calls have no outcome."""
         raise NotImplementedError
 
-    def check_lives(self) -> None:
+    def check_alive(self) -> None:
         """Raise why it has ended, if it has for good."""
         if self.ended is not None:
             raise self.ended(False)
 
-    def wait_for_life(self) -> None:
+    def wait_until_alive(self) -> None:
         """Wait while this process makes its next life.  Raises why there will be none."""
-        wakeup.sleep_until(lambda: self.settled or self.ended is not None, about=self)
-        self.check_lives()
+        wakeup.sleep_until(lambda: not self.restarting or self.ended is not None, about=self)
+        self.check_alive()
 
 
 def restart(
@@ -89,5 +89,5 @@ def restart(
             end()
         with actor.lock:
             if actor.life == life:
-                actor.settled = True
+                actor.restarting = False
         wakeup.wake(actor)

@@ -20,9 +20,9 @@ Nobody waits to join a queue.  What is kept there is Owned, so its caller may go
 
     add       joins; the first looks whether it may leave
     look      comes back when what the first waits for is done; else has a thread serve the queue
-    serve     one thread a queue: `send` the first, which takes it out as it leaves (`Turn.take`);
+    serve     one thread a queue: `send` the first, which takes it out as it leaves (`QueuedCall.take`);
               then the next.  With the last, the queue is gone
-    recall    a call is taken out by its caller, who cancels it; `Turn.take` is false then, as it is
+    recall    a call is taken out by its caller, who cancels it; `QueuedCall.take` is false then, as it is
               if a call that is repeated has come before it while `send` waited
 
 A thread may be held up by its actor for long, so there are as many as there are queues to serve.
@@ -92,7 +92,7 @@ M = TypeVar("M", bound=Message)
 FORGOTTEN = 8  # calls that were taken out of the middle of a queue, and still have a place there
 
 
-class Turn(Generic[M]):
+class QueuedCall(Generic[M]):
     """One call that waits.  `needs` have to be done before it leaves."""
 
     __slots__ = ("_queues", "actor", "future", "message", "needs", "number")
@@ -113,11 +113,11 @@ class Turn(Generic[M]):
         self.needs = needs
         self.number = number
 
-    def __lt__(self, other: "Turn[M]") -> bool:
+    def __lt__(self, other: "QueuedCall[M]") -> bool:
         return self.number < other.number
 
     def take(self) -> bool:
-        """Take the call out of its queue, to be sent now; false if it is not its turn any more."""
+        """Take the call out of its queue, to be sent now; false if it is not its call any more."""
         return self._queues.take(self)
 
     def give_back(self) -> None:
@@ -129,41 +129,41 @@ class Queue(Generic[M]):
     """The calls of one actor.  The first is that with the lowest number."""
 
     def __init__(self) -> None:
-        self._turns: dict[CallFuture[Any], Turn[M]] = {}
-        self._order: list[Turn[M]] = []
+        self._calls: dict[CallFuture[Any], QueuedCall[M]] = {}
+        self._order: list[QueuedCall[M]] = []
         self.is_served = False
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._calls)
 
     def __contains__(self, future: object) -> bool:
-        return future in self._turns
+        return future in self._calls
 
-    def put(self, turn: Turn[M]) -> None:
+    def put(self, call: QueuedCall[M]) -> None:
         """Add a call, unless it is there."""
-        if self._turns.get(turn.future) is not turn:
-            self._turns[turn.future] = turn
-            heapq.heappush(self._order, turn)
+        if self._calls.get(call.future) is not call:
+            self._calls[call.future] = call
+            heapq.heappush(self._order, call)
 
-    def first(self) -> Turn[M] | None:
+    def first(self) -> QueuedCall[M] | None:
         while self._order:
-            turn = self._order[0]
-            if self._turns.get(turn.future) is turn:
-                return turn
+            call = self._order[0]
+            if self._calls.get(call.future) is call:
+                return call
             heapq.heappop(self._order)
         return None
 
-    def take(self, future: CallFuture[Any]) -> Turn[M] | None:
-        turn = self._turns.pop(future, None)
-        if len(self._order) > 2 * len(self._turns) + FORGOTTEN:
-            self._order = sorted(self._turns.values())
-        return turn
+    def take(self, future: CallFuture[Any]) -> QueuedCall[M] | None:
+        call = self._calls.pop(future, None)
+        if len(self._order) > 2 * len(self._calls) + FORGOTTEN:
+            self._order = sorted(self._calls.values())
+        return call
 
 
 class SendQueues(Generic[M]):
     """The queues of one engine.  The `Receiver` of the calls in them.
 
-    `send` sends a call when its turn has come.  It may wait, runs on a thread of ours, and raises
+    `send` sends a call when its call has come.  It may wait, runs on a thread of ours, and raises
     why the call cannot be sent.  `check_wait` raises an error if this thread cannot wait for a call
     of an actor, as it would wait for itself; its last argument tells whether the queue waits for
     other calls to be done.
@@ -171,7 +171,7 @@ class SendQueues(Generic[M]):
 
     def __init__(
         self,
-        send: Callable[[Turn[M]], None],
+        send: Callable[[QueuedCall[M]], None],
         check_wait: Callable[[Any, CallFuture[Any], bool], None],
     ) -> None:
         self._send = send
@@ -190,10 +190,10 @@ class SendQueues(Generic[M]):
     ) -> None:
         """Have a call leave when it may.  Never waits."""
         number = future.number if isinstance(future, RetriedFuture) else next(numbers)
-        self.put_back(Turn(self, actor, message, future, needs, number))
+        self.put_back(QueuedCall(self, actor, message, future, needs, number))
 
-    def put_back(self, turn: Turn[M]) -> None:
-        actor, future = turn.actor, turn.future
+    def put_back(self, call: QueuedCall[M]) -> None:
+        actor, future = call.actor, call.future
         with shield:  # a queue that nobody looks at would hold up its actor
             with self._lock:
                 closed = self._closed
@@ -201,9 +201,9 @@ class SendQueues(Generic[M]):
                     if actor.queue is None:
                         actor.queue = Queue()
                         self._waiting.add(actor)
-                    actor.queue.put(turn)
+                    actor.queue.put(call)
                     future.receiver = self
-                    is_first = actor.queue.first() is turn
+                    is_first = actor.queue.first() is call
             if closed is not None:
                 future.settle(None, closed)
             elif is_first:
@@ -211,29 +211,29 @@ class SendQueues(Generic[M]):
         if closed is not None:
             future.run_callbacks()
 
-    def take(self, turn: Turn[M]) -> bool:
+    def take(self, call: QueuedCall[M]) -> bool:
         with self._lock:
-            queue = turn.actor.queue
-            if queue is None or queue.first() is not turn:
+            queue = call.actor.queue
+            if queue is None or queue.first() is not call:
                 return False
-            queue.take(turn.future)
+            queue.take(call.future)
         if wakeup.sleepers:
-            wakeup.wake(turn.actor)
-        return not turn.future.done()
+            wakeup.wake(call.actor)
+        return not call.future.done()
 
     def close(self, error: RemotelyError) -> None:
         """Fail all calls that wait.  None of them has run."""
-        lost: list[Turn[M]] = []
+        lost: list[QueuedCall[M]] = []
         with self._lock:
             self._closed = error
             for actor in self._waiting:
-                while actor.queue and (turn := actor.queue.first()) is not None:
-                    actor.queue.take(turn.future)
-                    lost.append(turn)
+                while actor.queue and (call := actor.queue.first()) is not None:
+                    actor.queue.take(call.future)
+                    lost.append(call)
             self._waiting.clear()
-        for turn in lost:
-            turn.future.settle(None, error)
-            turn.future.run_callbacks()
+        for call in lost:
+            call.future.settle(None, error)
+            call.future.run_callbacks()
         self._threads.close()
 
     # --- what a future asks of its receiver -------------------------------------------------------
@@ -301,18 +301,18 @@ class SendQueues(Generic[M]):
             if actor.queue is None or actor.queue.is_served:
                 return
             actor.queue.is_served = True
-        while (turn := self._next(actor)) is not None:
+        while (call := self._next(actor)) is not None:
             try:
-                self._send(turn)
-                wakeup.wake(turn.future)
+                self._send(call)
+                wakeup.wake(call.future)
             except Exception as error:
                 with self._lock:  # first: a call that may be repeated joins the queue again
-                    actor.queue.take(turn.future)
-                turn.future.lose(error.with_traceback(None))
-                turn.future.run_callbacks()
-            del turn
+                    actor.queue.take(call.future)
+                call.future.lose(error.with_traceback(None))
+                call.future.run_callbacks()
+            del call
 
-    def _next(self, actor: CalledActor) -> Turn[M] | None:
+    def _next(self, actor: CalledActor) -> QueuedCall[M] | None:
         """Return what may leave now; if there is none, this thread serves the queue no more."""
         with self._lock:
             queue: Queue[M] = actor.queue

@@ -295,7 +295,7 @@ class Actors:
                 # If it was given up, the master was told to end it.
                 is_given_up = actor.ended is not None or actor.is_released
                 if not is_given_up:
-                    actor.settled = False
+                    actor.restarting = True
                     actor.expect_life(obituary.life + 1)
             if not is_given_up:
                 threading.Thread(
@@ -445,7 +445,7 @@ class ArrivalQuestion:
     def give_back(self) -> None:
         self._question.cancel()
         if not self._session.is_closed:
-            self._session.tell(control.NoArrival(ticket=self._question.message.ticket))
+            self._session.send(control.NoArrival(ticket=self._question.message.ticket))
 
 
 class _Upload:

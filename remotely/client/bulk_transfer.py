@@ -116,7 +116,7 @@ class Stores:
         """Have a store keep a result until it is released, though its actor may end."""
         self._claimed[result.value] = store
         if self.is_usable(store):
-            self._link(store).tell(control.Claim(value=result.value))
+            self._link(store).send(control.Claim(value=result.value))
 
     def fetch(self, wanted: Parcel) -> Unpacked:
         """Fetch a result that was claimed.  Raises OSError or ValueGone."""
@@ -174,7 +174,7 @@ class Stores:
                     link.open()
                 for value, store in self._claimed.copy().items():
                     if store == address:
-                        link.tell(control.Claim(value=value))
+                        link.send(control.Claim(value=value))
             return link
 
     def _reach_again(self) -> None:
@@ -188,7 +188,7 @@ class Stores:
         """On the loop's thread: release what is to be, in stores that can be reached."""
         for value, store in self._unreleased.copy().items():
             if self.is_usable(store):
-                self._link(store).tell(control.Release(values=[value]))
+                self._link(store).send(control.Release(values=[value]))
                 del self._unreleased[value]
 
     def _chosen(self, link: "StoreLink", why: str, origin: BulkAddress | None) -> None:
@@ -250,15 +250,15 @@ class StoreLink:
     def expect(self, value: bytes, nbytes: int, listener: Events) -> None:
         """Announce a value; `listener` hears what becomes of it, on the loop's thread."""
         self._listeners[value] = listener
-        self.tell(control.Expect(value=value, nbytes=nbytes))
+        self.send(control.Expect(value=value, nbytes=nbytes))
 
     def ignore(self, value: bytes) -> None:
         """Listen no more."""
         self._listeners.pop(value, None)
 
-    def tell(self, message: msgspec.Struct) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         """Send a message.  Never blocks, and takes no lock."""
-        self._loop.call(lambda: self._send(message))
+        self._loop.call(lambda: self._send_on_loop(message))
 
     def choose(self, path: Path, why: str | OSError, origin: BulkAddress | None = None) -> None:
         """Take a path to the machine for AGAIN_S; `origin`, or else this one, cannot reach it."""
@@ -285,7 +285,7 @@ class StoreLink:
         if not self.is_broken:
             sockets.connect(self._socket, nearest(self.address.tcp))
             self._loop.watch_socket(self._socket, self._hear)
-            self._send(control.Reach())
+            self._send_on_loop(control.Reach())
 
     def _choose(self, path: Path, why: str, origin: BulkAddress | None) -> None:
         if not self.is_broken and self.path is not path:  # a store that has ended is no obstacle
@@ -297,7 +297,7 @@ class StoreLink:
             self._loop.after(AGAIN_S, lambda: self._take(Path.CHAIN))
         self._on_choice(self, why, origin)
 
-    def _send(self, message: msgspec.Struct) -> None:
+    def _send_on_loop(self, message: msgspec.Struct) -> None:
         if not self.is_broken:
             sockets.send(self._socket, [control.encode(message)])
         elif isinstance(message, control.Expect) and (
@@ -340,7 +340,7 @@ class BulkTransfer:
 
     def __del__(self) -> None:
         for link in self._links.values():
-            link.tell(control.Release(values=[self.parcel.value]))
+            link.send(control.Release(values=[self.parcel.value]))
 
     def parcel_at(self, store: StoreAddress | None) -> Parcel | None:
         """Return what to send to an actor there in the place of the value; None: the value."""

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from remotely.calling.back_pressure import Room
-from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
+from remotely.calling.send_queue import RetriedFuture, SendQueues, QueuedCall
 from remotely.client.bulk_transfer import BulkTransfer, Stores
 from remotely.client.channel import Channel, refuse_in_call
 from remotely.client.channels import ActorState, Channels
@@ -29,7 +29,7 @@ from remotely.engine import Prepared, RemoteActor
 from remotely.errors import NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import StoredResult
-from remotely.futures.unretrieved import Tell
+from remotely.futures.unretrieved import OnUnretrieved
 from remotely.machine.shield import RLock
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
@@ -157,7 +157,11 @@ class Calls:
     """Sends calls to actors.  `on_unretrieved` hears of errors that nobody has looked at."""
 
     def __init__(
-        self, session: MasterSession, channels: Channels, stores: Stores, on_unretrieved: Tell
+        self,
+        session: MasterSession,
+        channels: Channels,
+        stores: Stores,
+        on_unretrieved: OnUnretrieved,
     ) -> None:
         self._session = session
         self._channels = channels
@@ -332,16 +336,16 @@ class Calls:
             return False
         return self._send_message(channel, actor, message, future, False) is not False
 
-    def _leave(self, turn: Turn[Message]) -> None:
+    def _leave(self, call: QueuedCall[Message]) -> None:
         """On a thread of the queue: send a call whose turn has come."""
-        actor = turn.actor
+        actor = call.actor
         assert isinstance(actor, ActorState)
         channel = self._channels.of(actor)
-        is_sent = self._send_message(channel, actor, turn.message, turn.future, True, turn.take)
+        is_sent = self._send_message(channel, actor, call.message, call.future, True, call.take)
         if is_sent:
             channel.receive_in_background()
         elif is_sent is False:
-            turn.give_back()
+            call.give_back()
 
     def _send_message(
         self,

@@ -536,7 +536,7 @@ class Channel:
             asked.call_id, asked.receiver = next(self._ids), self
             if waits:
                 self._pending[asked.call_id] = asked
-        self._session.tell(
+        self._session.send(
             control.Cancel(
                 actor=self.location.actor,
                 route=self._route,
@@ -841,7 +841,7 @@ class Channel:
         """Tell, once, that a call waits in line behind one whose wait was interrupted."""
         before, later = (call() for call in calls)
         if before and later and not before.done() and not later.done():
-            self._session.complain(
+            self._session.warn(
                 before.what,
                 f"remotely: {later.what} has no answer yet: {before.what}, whose wait was "
                 "interrupted, still runs there. To end it, end the actor: remotely.kill(...)",

@@ -129,10 +129,10 @@ class Channels:
 
     def _present(self, actor: ActorState) -> Channel | None:
         """Return the open channel of an actor.  Waits if that is broken, until it is known how."""
-        actor.wait_for_life()
+        actor.wait_until_alive()
         if (before := actor.channel) is not None and not before.is_open:
             wakeup.sleep_until(lambda: before.ended or actor.ended, about=actor.opening)
-            actor.wait_for_life()
+            actor.wait_until_alive()
         channel = actor.channel
         return channel if channel is not None and channel.is_open else None
 

@@ -79,11 +79,11 @@ class Client:
         self._log_listener = LogListener(self._display.show)
         daemons.raise_descriptor_limit(at_most=MAX_DESCRIPTORS)
         self._session = session = MasterSession(
-            address, key, job, inside, patience_s, self._hear, self._display.complain
+            address, key, job, inside, patience_s, self._hear, self._display.warn
         )
         self.session_id, loop = session.id, session.loop
         self._stores = Stores(session.context, loop, key.pair, this_machine.machine_name())
-        waits = WaitReporter(inside, session.tell) if inside else None
+        waits = WaitReporter(inside, session.send) if inside else None
         shared = Shared(key.pair, session, self._stores, waits)
         self._channels = Channels(shared)
         self._error_reporter = ErrorReporter(session, self._display)
@@ -175,7 +175,7 @@ class Client:
             case control.Welcome():
                 self._actors.repeat_requests()
             case control.Notice(text=text):
-                self._display.complain(text, f"remotely: {text}")
+                self._display.warn(text, f"remotely: {text}")
 
     def _run(self) -> None:
         self._session.loop.run()

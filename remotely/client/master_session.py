@@ -146,7 +146,7 @@ class MasterSession:
     pid       of the process that began the session; a fork cannot use it
 
     `hear` gets the messages that are not about the session, and each Welcome but the first: it may
-    be of a new master.  `complain` prints a sentence for the user; its first argument tells which
+    be of a new master.  `warn` prints a sentence for the user; its first argument tells which
     sentences are alike.  Both run on the loop's thread.
     """
 
@@ -158,7 +158,7 @@ class MasterSession:
         inside: str,
         patience_s: float,
         hear: Callable[[object], None],
-        complain: Callable[[str, str], None],
+        warn: Callable[[str, str], None],
     ) -> None:
         self._nonce = secrets.token_hex(16)
         self.address = address
@@ -167,7 +167,7 @@ class MasterSession:
         self.inside = inside
         self.host = this_machine.identity()
         self.patience_s = min(max(0.0, patience_s), control.LONGEST_S)
-        self.questions = Questions(self.tell)
+        self.questions = Questions(self.send)
         self.arrivals: set[str] = set()  # actors that dialled in and that this client was given
         self.is_leaving = False
         self.is_closed = False
@@ -175,7 +175,7 @@ class MasterSession:
         self.loop = loop = Loop()
         self.context = sockets.new_context()
         self._on_message = hear
-        self.complain = complain
+        self.warn = warn
         self._welcome: Future[control.Welcome] = Future()
         self._farewell = threading.Event()
         self._thread: threading.Thread | None = None
@@ -240,14 +240,14 @@ class MasterSession:
             )
         return self.questions.ask(kind, **fields)
 
-    def tell(self, message: msgspec.Struct) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         """Send a message that needs no answer.  Any thread may call this."""
         self.loop.call(lambda: self.link.send(message))
 
     def leave(self) -> None:
         """Have the master end what this client owns, and wait until it has."""
         self.is_leaving = True
-        self.tell(control.Goodbye())
+        self.send(control.Goodbye())
         deadline = time.monotonic() + FAREWELL_S
         while not self._farewell.wait(MASTER_SILENT_S):
             if self.link.silent_s() > MASTER_SILENT_S or time.monotonic() > deadline:
@@ -300,7 +300,7 @@ class MasterSession:
         if why := self.questions.take_wait(ticket):
             text = f"remotely: waiting for a place: {why} (giving up after {self.patience_s:g} s)"
             asked, _, _ = why.partition(". ")  # a group of 100 waits as one
-            self.complain(asked, text)
+            self.warn(asked, text)
 
     def _refused(self, error: RemotelyError) -> None:
         if not self._welcome.done():

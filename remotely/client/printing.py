@@ -50,7 +50,7 @@ class Display:
                 screen = self._screens[output.error]
                 _write(output.error, screen.add(output.name, output.text))
 
-    def complain(self, source: str, sentence: str) -> None:
+    def warn(self, source: str, sentence: str) -> None:
         """Print it, or count it if a sentence of the same source was printed a moment ago."""
         self._throttled.add(source, sentence, time.monotonic())
 
@@ -85,7 +85,7 @@ class ErrorReporter:
         while self._errors:
             what, error = self._errors.popleft()
             text = unretrieved.report_text(what, error)
-            self._display.complain(unretrieved.report_key(what, error), text)
+            self._display.warn(unretrieved.report_key(what, error), text)
 
 
 class LogListener:

@@ -29,7 +29,7 @@ class Viewer:
             inside="",
             patience_s=0.0,
             hear=lambda message: None,
-            complain=lambda source, sentence: None,
+            warn=lambda source, sentence: None,
         )
         try:
             session.start(session.loop.run, "remotely-viewer")

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from remotely.errors import CallTimeout, RemoteTraceback
 from remotely.futures import wakeup
 from remotely.futures.reference import DependencyCallback, StoredResult, refuse
-from remotely.futures.unretrieved import Tell, UnretrievedReport
+from remotely.futures.unretrieved import OnUnretrieved, UnretrievedReport
 from remotely.machine.shield import Condition, is_for_main, shield
 from remotely.other_names import no_such_name
 from remotely.protocol import wire
@@ -111,7 +111,7 @@ class Counts(Protocol):
 class CallFuture(Future[R]):
     """The one outcome of one call.  It can be cancelled until the call begins."""
 
-    on_unretrieved: Tell | None = None  # told of an error that nobody retrieved
+    on_unretrieved: OnUnretrieved | None = None  # told of an error that nobody retrieved
     travelling: object = None  # what its arguments need until they have been read
     counted_by: "Counts | None" = None  # until there is an outcome
     deadline: float | None = None  # of whoever waits without a timeout, on the monotonic clock
@@ -437,7 +437,7 @@ def completed(value: R) -> CallFuture[R]:
 
 
 def failed(
-    error: BaseException, what: str = "", on_unretrieved: Tell | None = None
+    error: BaseException, what: str = "", on_unretrieved: OnUnretrieved | None = None
 ) -> CallFuture[Any]:
     future: CallFuture[Any] = CallFuture(what)
     future.on_unretrieved = on_unretrieved

@@ -2,7 +2,7 @@
 
 Otherwise a script that submits calls and forgets them would silently go on after a failure.  Only a
 future with an error gets an `UnretrievedReport`, so a value costs nothing.  The last reference may
-go on any thread, in the middle of anything, so the `Tell` callback must not wait or take locks.
+go on any thread, in the middle of anything, so the `OnUnretrieved` callback must not wait or take locks.
 """
 
 import traceback
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from remotely.errors import RemoteTraceback
 
-Tell = Callable[[str, BaseException], None]  # which call, and its error
+OnUnretrieved = Callable[[str, BaseException], None]  # which call, and its error
 
 
 class UnretrievedReport:
@@ -24,10 +24,10 @@ class UnretrievedReport:
     def __init__(self, what: str, error: BaseException) -> None:
         self._what = what
         self._error = error
-        self._tell: Tell | None = None
+        self._tell: OnUnretrieved | None = None
         self._is_cancelled = False
 
-    def arm(self, tell: Tell) -> None:
+    def arm(self, tell: OnUnretrieved) -> None:
         self._tell = tell
 
     def cancel(self) -> None:

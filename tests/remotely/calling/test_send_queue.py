@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remotely.calling.actor import CalledActor
-from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
+from remotely.calling.send_queue import RetriedFuture, SendQueues, QueuedCall
 from remotely.errors import ActorDied, NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.values.owned import NOTHING, Owned
@@ -42,11 +42,11 @@ class Line:
         engine: Any = Engine()
         return CalledActor(engine, name, name, owned=True)
 
-    def send(self, turn: Turn[Message]) -> None:
-        assert self.connected[turn.actor.name].wait(NO_LATER_THAN_S)
-        if turn.take():
-            self.sent.append(turn.future.what)
-            turn.future.set_result(turn.future.what)
+    def send(self, call: QueuedCall[Message]) -> None:
+        assert self.connected[call.actor.name].wait(NO_LATER_THAN_S)
+        if call.take():
+            self.sent.append(call.future.what)
+            call.future.set_result(call.future.what)
 
     def call(self, actor: CalledActor, what: str, *needs: Future[Any]) -> CallFuture[Any]:
         future: CallFuture[Any] = CallFuture(what, actor)
@@ -152,13 +152,13 @@ def test_a_call_that_was_taken_and_could_not_be_sent_leaves_before_those_made_af
     actor = line.actor("a", connected=False)
     send, broken = line.send, [True]
 
-    def give_back_once(turn: Turn[Message]) -> None:
-        if broken and turn.take():
+    def give_back_once(call: QueuedCall[Message]) -> None:
+        if broken and call.take():
             broken.clear()
-            turn.give_back()
-            turn.give_back()  # once too often is harmless
+            call.give_back()
+            call.give_back()  # once too often is harmless
         else:
-            send(turn)
+            send(call)
 
     line.queues = SendQueues(give_back_once, lambda *_: None)
     futures = [line.call(actor, "1"), line.call(actor, "2")]
@@ -170,10 +170,10 @@ def test_a_call_that_cannot_be_sent_has_the_error_and_the_next_one_leaves(line: 
     actor = line.actor("a")
     send = line.send
 
-    def fail_once(turn: Turn[Message]) -> None:
-        if turn.future.what == "1":
+    def fail_once(call: QueuedCall[Message]) -> None:
+        if call.future.what == "1":
             raise NotConnected("on purpose")
-        send(turn)
+        send(call)
 
     line.queues = SendQueues(fail_once, lambda *_: None)
     first, second = line.call(actor, "1"), line.call(actor, "2")

@@ -38,7 +38,7 @@ class Link:
 
     def open(self) -> None: ...
 
-    def tell(self, message: msgspec.Struct) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         self.told.append(message)
 
     def take(self, path: Path, origin: BulkAddress | None = None) -> None:

@@ -75,7 +75,7 @@ def test_fetching_the_bytes_of_a_result_is_not_reported_as_a_wait(
 ) -> None:
     """The reply is there, and its value is not: as if this client lived in an actor."""
     told: list[object] = []
-    tell, fetch = MasterSession.tell, Stores.fetch
+    send, fetch = MasterSession.send, Stores.fetch
     arrives = threading.Event()
 
     def hear(session: MasterSession, message: msgspec.Struct) -> None:
@@ -84,14 +84,14 @@ def test_fetching_the_bytes_of_a_result_is_not_reported_as_a_wait(
             (tmp_path / "told").touch()
         if isinstance(message, control.Unblocked):
             arrives.set()
-        tell(session, message)
+        send(session, message)
 
     def fetch_slowly(stores: Stores, wanted: Parcel) -> Any:
         told.clear()
         assert arrives.wait(40)
         return fetch(stores, wanted)
 
-    monkeypatch.setattr(MasterSession, "tell", hear)
+    monkeypatch.setattr(MasterSession, "send", hear)
     monkeypatch.setattr(Stores, "fetch", fetch_slowly)
     monkeypatch.setattr(deadlock, "REPORT_AFTER_S", 0.0)
     monkeypatch.setattr(deadlock, "REPORT_EVERY_S", 0.001)
