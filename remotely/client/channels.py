@@ -173,8 +173,8 @@ class Channels:
                 "outcome is received on this very thread. Submit the call and go on, or wait for "
                 "it in a thread of your own"
             )
-        if self._shared.waits is not None:
-            self._shared.waits.refuse(actor.actor, future.what)
+        if self._shared.wait_reporter is not None:
+            self._shared.wait_reporter.refuse(actor.actor, future.what)
 
     def unanswered(self) -> dict[str, int]:
         """Return how many calls each actor still has to answer, without those that have none."""

@@ -83,8 +83,8 @@ class Client:
         )
         self.session_id, loop = session.id, session.loop
         self._stores = Stores(session.context, loop, key.pair, this_machine.machine_name())
-        waits = WaitReporter(inside, session.send) if inside else None
-        shared = Shared(key.pair, session, self._stores, waits)
+        wait_reporter = WaitReporter(inside, session.send) if inside else None
+        shared = Shared(key.pair, session, self._stores, wait_reporter)
         self._channels = Channels(shared)
         self._error_reporter = ErrorReporter(session, self._display)
         self._calls = calls = Calls(

@@ -77,7 +77,7 @@ def by_a_callback(future: CallFuture[Any], _: pytest.MonkeyPatch) -> None:
 
 
 def by_the_loop(_: CallFuture[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks by itself, after LOOK_S."""
+    """It looks by itself, after CHECK_AFTER_S."""
 
 
 @pytest.mark.parametrize("sent", [by_a_wait, by_a_callback, by_the_loop])
@@ -89,7 +89,7 @@ def test_the_leader_is_woken_if_another_thread_takes_in_its_reply_while_it_goes_
 ) -> None:
     """That thread uses the socket to send the calls that are held, and swallows the edge."""
     monkeypatch.setattr(channel, "HOLD_ABOVE", 0)
-    monkeypatch.setattr(channel, "LOOK_S", 1.0 if sent is by_the_loop else 60.0)
+    monkeypatch.setattr(channel, "CHECK_AFTER_S", 1.0 if sent is by_the_loop else 60.0)
     echo, _ = an_echo()
     goes_to_sleep, is_here = threading.Event(), threading.Event()
     send, poll = sockets.send, select.poll
@@ -132,7 +132,7 @@ def test_the_leader_is_woken_if_another_thread_takes_in_its_reply_while_it_goes_
 def test_a_reply_that_has_arrived_is_found_without_any_time_to_wait(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "LOOK_S", 60.0)  # nobody else takes it
+    monkeypatch.setattr(channel, "CHECK_AFTER_S", 60.0)  # nobody else takes it
     echo, _ = an_echo()
     future = echo.echo.submit(1)
 
@@ -163,7 +163,7 @@ def test_the_reply_to_a_call_that_was_interrupted_before_it_waits_is_taken_in(
 def test_replies_are_seen_by_a_program_that_submits_without_ever_waiting(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "MAX_LOOKS_DELAYED", 3)
+    monkeypatch.setattr(channel, "MAX_CHECKS_DELAYED", 3)
     echo, _ = an_echo()
     first = echo.echo.submit(1)
     deadline = time.monotonic() + NO_LATER_THAN_S
