@@ -594,7 +594,7 @@ class Channel:
                 has_polled = True
                 if reported is not None:
                     is_answered = not self._is_pending(future)
-                    left_s = reported.go_on(self.location, begin, is_answered)
+                    left_s = reported.report(self.location, begin, is_answered)
                 me.in_call = True
                 with self._lock:
                     if self._held:

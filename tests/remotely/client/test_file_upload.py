@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_read_fails_every_upload_of_it(
 def test_the_bytes_of_files_in_memory_are_limited(
     shipment: Shipment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actors, "UNDER_WAY_BYTES", 2500)
+    monkeypatch.setattr(actors, "MAX_UPLOAD_BYTES", 2500)
     freight, most = FileUploads(shipment), 0
     futures: list[CallFuture[None]] = []
 
