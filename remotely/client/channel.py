@@ -699,7 +699,7 @@ class Channel:
             if future.receiver is self:  # else it is being retried already
                 future.lose(reply)
         elif reply.loan:
-            stored_results.take(self, self._stores, future, reply)
+            stored_results.receive(self, self._stores, future, reply)
         else:
             if reply.buffers and self._may_offer_memory and _is_large(reply):
                 self._offer_memory()

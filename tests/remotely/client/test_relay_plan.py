@@ -29,7 +29,7 @@ def test_a_machine_to_which_it_was_not_passed_on_gets_it_from_the_sender() -> No
     made.next()
     made.arrived("a")
 
-    made.not_passed_on("c")
+    made.not_relayed("c")
 
     assert made.next() == ["c"]
     made.arrived("c")
@@ -42,7 +42,7 @@ def test_what_comes_after_a_break_in_the_chain_begins_another_chain() -> None:
     made.next()
     made.arrived("a")
 
-    made.not_passed_on("b")
+    made.not_relayed("b")
 
     assert made.next() == ["c", "d"]
     assert made.next() == ["b"]
@@ -54,7 +54,7 @@ def test_a_break_of_what_has_arrived_another_way_changes_nothing() -> None:
     made.arrived("a")
     made.arrived("b")
 
-    made.not_passed_on("b")
+    made.not_relayed("b")
 
     assert made.is_over
     assert made.next() == []
@@ -111,7 +111,7 @@ def test_every_machine_that_can_be_reached_gets_it_whatever_breaks(
             continue
         machine = waiting.popleft()
         if machine in dead or data.draw(st.booleans()):
-            made.not_passed_on(machine)
+            made.not_relayed(machine)
             alone.add(machine)
         else:
             made.arrived(machine)
