@@ -340,5 +340,5 @@ def _limited(
 ) -> list[CallFuture[Any]]:
     """Give whoever waits for these so many seconds, until the deadline."""
     for future in futures:
-        future.seconds, future.deadline = seconds, deadline
+        future.timeout_s, future.deadline = seconds, deadline
     return futures
