@@ -154,9 +154,9 @@ class ActorDied(RemotelyError):
     that may have run before you repeat it; `max_restarts=` restarts an actor that dies.
 
     `exit` is an exit code, the name of a signal ("SIGKILL"), or None if unknown.  If `may_have_run`
-    is true, the call may have run, partly or completely.  `stderr` is the end of the
-    actor's stderr.  `flight_record` is what the actor had written to its `remotely.flight_recorder` when it
-    died; empty if it had none.
+    is true, the call may have run, partly or completely.  `stderr` is the end of its stderr.
+    `flight_record` is what the actor had written to its `remotely.flight_recorder` when it died;
+    empty if it had none.
     """
 
     def __init__(

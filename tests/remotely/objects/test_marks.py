@@ -15,7 +15,7 @@ from remotely.objects.marks import retries_of
 
 @pytest.mark.parametrize("retries", [0, -1, 1.5, True, "2"])
 def test_a_number_of_retries_that_is_none_is_refused(retries: Any) -> None:
-    with pytest.raises(ValueError, match="whole number from 1 up"):
+    with pytest.raises(ValueError, match="whole number, at least 1"):
         remotely.idempotent(retries=retries)
 
 
