@@ -37,8 +37,8 @@ def test_several_faults_at_several_points() -> None:
         ("actor.cal:die", "there is no point 'actor.cal'; there are client.call"),
         ("actor.call:burn", "cannot 'burn'; it can die, stop, delay$"),
         ("actor.call:lose", "cannot 'lose'"),
-        ("actor.call:delay", "milliseconds belong to delay"),
-        ("actor.call:die=3", "milliseconds belong to delay"),
+        ("actor.call:delay", "only delay takes milliseconds"),
+        ("actor.call:die=3", "only delay takes milliseconds"),
         ("actor.call:die@often", "is not POINT:ACTION"),
     ],
 )
