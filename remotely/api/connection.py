@@ -151,7 +151,7 @@ def shipped(name: str | Path) -> Path:
 
 
 def adopt(engine_of_actor: Callable[[], Engine]) -> None:
-    """Note that this process is an actor; its first call makes it a client of its own cluster."""
+    """Note that this process is an actor: its first call makes it a client of its cluster."""
     global _adopted
     _adopted = engine_of_actor
 

@@ -573,15 +573,14 @@ class Channel:
         poll.register(self._fd, select.POLLIN)
         poll.register(wake, select.POLLIN)
         leads = has_polled = False
-        reported = None
+        waits, reporter = self._wait_reporter, None
         if self._interrupted is not None and isinstance(future, CallFuture):
             warn = partial(self._warn_of_blocked_call, self._interrupted, weakref.ref(future))
             self._loop.after(WARN_AFTER_S, warn)
             self._interrupted = None
         try:
-            if self._wait_reporter is not None and deadline is None:
-                reporter = self._wait_reporter
-                reported = reporter if reporter.begin(self.location, future) else None
+            if waits is not None and deadline is None and waits.begin(self.location, future):
+                reporter = waits
             if arrived:  # this thread is delivering replies, and the next may be this call's
                 deliver_arrived(me)
             is_done = future.answered
@@ -592,9 +591,9 @@ class Channel:
                         return
                     left_s = 0.0  # a reply that has already arrived counts
                 has_polled = True
-                if reported is not None:
+                if reporter is not None:
                     is_answered = not self._is_pending(future)
-                    left_s = reported.report(self.location, begin, is_answered)
+                    left_s = reporter.report(self.location, begin, is_answered)
                 me.in_call = True
                 with self._lock:
                     if self._held:
@@ -636,8 +635,8 @@ class Channel:
             raise
         finally:
             me.in_call = False
-            if reported is not None:
-                reported.end()
+            if reporter is not None:
+                reporter.end()
         self._last_was_fast = time.monotonic() - begin < FAST_REPLY_S
 
     def _sleep(self, poll: Any, wake: int, begin: float, left_s: float | None) -> None:
