@@ -108,7 +108,7 @@ def test_calls_after_one_that_waits_for_a_future_keep_their_order(on_cluster: No
 def test_a_future_cannot_be_returned_and_only_a_future_can_be_referenced(on_cluster: None) -> None:
     with pytest.raises(NotPicklable, match="is a future"):
         Adder().future()
-    with pytest.raises(TypeError, match=r"takes the future of a call.*put\(\) takes a value"):
+    with pytest.raises(TypeError, match=r"takes the future of a call.*for a value, use put\(\)"):
         remotely.ref(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="none of these"):
         remotely.get(5)

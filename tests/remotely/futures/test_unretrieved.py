@@ -53,13 +53,13 @@ class SeenEarly(CallFuture[Any]):
 
     another_asks = True
 
-    def _note(self, outcome: Any) -> None:
+    def _record(self, outcome: Any) -> None:
         if self.another_asks:
             self.another_asks = False
             with self._condition:
                 assert self.done()
             assert self.exception(timeout=0) is outcome[2]
-        super()._note(outcome)
+        super()._record(outcome)
 
 
 def test_an_error_that_is_retrieved_while_it_is_being_set_is_not_reported() -> None:
