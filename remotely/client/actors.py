@@ -362,7 +362,8 @@ class Actors:
         if remote.owned and remote.ended is None:
             self._request_end([remote.actor], PLACE_S)
         if (channel := remote.channel) is not None:  # no call is pending: it would hold a handle
-            self._loop.call(partial(channel.end, _last_handle_gone))
+            gone = NotConnected("the last handle is gone")
+            self._loop.call(partial(channel.end, lambda may_have_run: gone))
 
     def repeat_requests(self) -> None:
         """On the loop's thread: send a new master the requests that are not confirmed."""
@@ -408,10 +409,6 @@ class Actors:
             actor.wake()
             if actor.channel is not None:
                 actor.channel.end(actor.ended, gone)
-
-
-def _last_handle_gone(may_have_run: bool) -> NotConnected:
-    return NotConnected("the last handle is gone")
 
 
 class ArrivalQuestion:

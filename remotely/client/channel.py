@@ -435,7 +435,6 @@ class Channel:
             self._schedule_check()
 
     def send_file(self, digest: str, content: bytes, future: CallFuture[None]) -> None:
-        """Send one of the client's files."""
         value = Encoded((), (memoryview(content),))
         self.send(Kind.FILE, digest, value, future, background=True)
 
@@ -700,7 +699,8 @@ class Channel:
         elif reply.loan:
             stored_results.receive(self, self._stores, future, reply)
         else:
-            if reply.buffers and self._may_offer_memory and _is_large(reply):
+            nbytes = sum(map(len, reply.buffers))
+            if self._may_offer_memory and nbytes >= arena.SHARE_FROM_BYTES:
                 self._offer_memory()
             return future.settle_by(reply, self._stream)
         return future.has_callbacks
@@ -926,7 +926,3 @@ class Channel:
     def _stop_sending(self) -> None:
         self._is_broken = True
         self.is_open = False
-
-
-def _is_large(message: wire.Message) -> bool:
-    return sum(map(len, message.buffers)) >= arena.SHARE_FROM_BYTES

@@ -135,11 +135,6 @@ class LogListener:
             actor, name, job = logged.actor, logged.name, logged.job
             self._show(Printed(actor=actor, name=name, job=job, error=True, text=text))
 
-    def _report_dropped(self) -> None:
-        if self._dropped:
-            dropped, self._dropped = self._dropped, 0
-            log.warning("%d log records of actors were dropped: handlers are too slow", dropped)
-
     def _run(self) -> None:
         is_open = True
         while is_open:
@@ -151,8 +146,9 @@ class LogListener:
                     self._dropped += 1
                 else:
                     self._handle(logged)
-                if self._waiting.empty():
-                    self._report_dropped()
+                if self._waiting.empty() and self._dropped:
+                    dropped, self._dropped = self._dropped, 0
+                    log.warning("%d log records of actors were dropped: slow handlers", dropped)
             except Exception:  # from a filter of the user; `logging` reports those of handlers
                 traceback.print_exc()
 

@@ -18,7 +18,6 @@ import random
 import re
 import signal
 import time
-from collections.abc import Mapping
 from typing import NamedTuple
 
 VARIABLE = "REMOTELY_FAULTS"
@@ -112,11 +111,6 @@ def at(point: str) -> bool:
     return lost
 
 
-def _from(environment: Mapping[str, str]) -> tuple[dict[str, list[Fault]], random.Random]:
-    seed = environment.get(f"{VARIABLE}_SEED")
-    return parse(environment.get(VARIABLE, "")), random.Random(seed)
-
-
 def _after_fork() -> None:
     """Restart the counts and the random stream in a forked process."""
     if ON:
@@ -126,5 +120,6 @@ def _after_fork() -> None:
         _draw.seed(f"{os.environ.get(f'{VARIABLE}_SEED', '')}:{os.getpid()}")
 
 
-ON, _draw = _from(os.environ)
+ON = parse(os.environ.get(VARIABLE, ""))
+_draw = random.Random(os.environ.get(f"{VARIABLE}_SEED"))
 os.register_at_fork(after_in_child=_after_fork)
