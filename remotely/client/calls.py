@@ -278,10 +278,7 @@ class Calls:
         self._queues.close(NotConnected(SHUT_DOWN))
 
     def _open_for(self, actor: ActorState, future: CallFuture[Any]) -> Channel | None:
-        """Connect to an actor for a caller that waits.
-
-        Return None if the call must be queued, or cannot be sent and has its error.
-        """
+        """Connect to an actor for a caller that waits; None if the call is queued or has failed."""
         if not self._channels.may_wait() and actor.ended is None:
             return None
         try:
@@ -389,9 +386,9 @@ class Calls:
     def _begin_transfer(
         self, remotes: Sequence[RemoteActor], encoded: Encoded, background: bool
     ) -> tuple[Encoded, BulkTransfer | None]:
-        """Begin to transfer a large value to the machines of these actors, if necessary.
+        """Transfer a large value to these actors' machines, if necessary; wait unless `background`.
 
-        Without `background`, the transfer is complete on return; else the returned value is Owned.
+        With `background`, the returned value is Owned.
         """
         stores = self._stores_of(remotes)
         if not stores or not (background or self._channels.may_wait()):
@@ -410,10 +407,7 @@ class Calls:
     def _ship(
         self, others: Sequence[StoreAddress], outgoing: OutgoingValue, store: StoreAddress | None
     ) -> None:
-        """Transfer a large value to the machine of an actor, and to those of the others with it.
-
-        It has arrived on return.  Does nothing on a thread that may not wait.
-        """
+        """Transfer a large value to `store` and the others, if this thread may wait for it."""
         is_small = outgoing.nbytes < SEND_FROM_BYTES
         if store is None or is_small or not self._channels.may_wait():
             return

@@ -699,8 +699,8 @@ class Channel:
         elif reply.loan:
             stored_results.receive(self, self._stores, future, reply)
         else:
-            nbytes = sum(map(len, reply.buffers))
-            if self._may_offer_memory and nbytes >= arena.SHARE_FROM_BYTES:
+            may_offer = reply.buffers and self._may_offer_memory
+            if may_offer and sum(map(len, reply.buffers)) >= arena.SHARE_FROM_BYTES:
                 self._offer_memory()
             return future.settle_by(reply, self._stream)
         return future.has_callbacks
