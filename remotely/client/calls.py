@@ -80,7 +80,7 @@ class Message:
         self._kept: list[StoredResult] = []  # not to be released before the call has run
         # By the index of the future, and whether the actor is apart.
         self._values: dict[tuple[int, bool], Any] = {}
-        self._made: dict[tuple[bytes, ...], OutgoingValue] = {}
+        self._outgoing: dict[tuple[bytes, ...], OutgoingValue] = {}
         for number, (thing, _) in enumerate(named):
             if not isinstance(thing, CallFuture):
                 continue
@@ -92,8 +92,8 @@ class Message:
                     self._values[number, True] = self._values[number, False] = snapshot
 
     def __del__(self) -> None:
-        for made in vars(self).get("_made", {}).values():  # missing if `__init__` was interrupted
-            made.close()
+        for outgoing in vars(self).get("_outgoing", {}).values():  # missing if `__init__` was interrupted
+            outgoing.close()
 
     def needs(self, store: StoreAddress | None) -> list[Future[Any]]:
         """Return the futures that must be done before the call is sent to an actor there."""
@@ -112,14 +112,14 @@ class Message:
                 for i, (thing, name) in enumerate(self._named)
             ]
             kind = tuple(entry.name if isinstance(entry, InStore) else b"" for entry in entries)
-            if (made := self._made.get(kind)) is None:
+            if (outgoing := self._outgoing.get(kind)) is None:
                 value = self.value
                 if entries:
                     value = own(codec.encode(Referring(value, entries), self.name))
-                made = self._made[kind] = OutgoingValue(value, True, self._transfers)
+                outgoing = self._outgoing[kind] = OutgoingValue(value, True, self._transfers)
             if not is_apart:
-                self._ship(made, store)
-            return made
+                self._ship(outgoing, store)
+            return outgoing
 
     def _entry(
         self, number: int, thing: Any, name: str, store: StoreAddress | None, is_apart: bool

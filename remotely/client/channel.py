@@ -532,29 +532,29 @@ class Channel:
         `waits`; in any case, the reply to a cancelled call says that it was cancelled.
         """
         waits = waits and not self._loop.is_own_thread()  # the loop's thread receives the answer
-        asked: CallFuture[bool] = CallFuture("a cancellation")
+        answer: CallFuture[bool] = CallFuture("a cancellation")
         with self._lock:
             if self._pending.get(future.call_id) is not future:
                 return False
-            asked.call_id, asked.receiver = next(self._ids), self
+            answer.call_id, answer.receiver = next(self._ids), self
             if waits:
-                self._pending[asked.call_id] = asked
+                self._pending[answer.call_id] = answer
         self._session.send(
             control.Cancel(
                 actor=self.location.actor,
                 route=self._route,
                 call=future.call_id,
-                answer=asked.call_id,
+                answer=answer.call_id,
             )
         )
         if not waits:
             return False
         try:
-            never_runs = asked.result(CANCEL_REPLY_S)
+            never_runs = answer.result(CANCEL_REPLY_S)
         except RemotelyError:  # no answer, or the connection broke
             never_runs = False
         with self._lock:
-            self._pending.pop(asked.call_id, None)
+            self._pending.pop(answer.call_id, None)
             if never_runs:  # its reply, which says the same, is not needed
                 self._pending.pop(future.call_id, None)
         return never_runs

@@ -176,7 +176,7 @@ def local_stream(items: Iterator[T]) -> Stream[T]:
 def merge(streams: Iterable[Iterator[T]]) -> Iterator[T]:
     """Yield the items of several streams in the order in which they arrive.
 
-    If you stop iterating, or one stream raises, all streams are closed.
+    If one of them raises, this raises too.  When this ends or you stop iterating, all are closed.
     """
     members = [each if isinstance(each, Stream) else local_stream(each) for each in streams]
     ready: SimpleQueue[Stream[T]] = SimpleQueue()
