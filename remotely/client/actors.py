@@ -336,12 +336,12 @@ class Actors:
         if not grace_s:
             self._kill(actors)
             return
-        asked = self._calls.send(actors, Kind.END, "", NOTHING, background=True)[::-1]
+        pending = self._calls.send(actors, Kind.END, "", NOTHING, background=True)[::-1]
         failures: list[BaseException] = []  # raised by the classes' own `close`
         try:
-            while asked:
+            while pending:
                 try:
-                    asked.pop().result(max(0.0, deadline - time.monotonic()))
+                    pending.pop().result(max(0.0, deadline - time.monotonic()))
                 except (ActorDied, WorkerLost, CallTimeout):
                     pass
                 except Exception as error:

@@ -410,16 +410,16 @@ class BulkTransfer:
     def _wait_until_ready(self) -> dict[BulkAddress, StoreLink]:
         """Return the links of the stores that have made room, by their bulk addresses."""
         ready: dict[BulkAddress, StoreLink] = {}
-        asked = dict(self._links)
+        pending = dict(self._links)
         ends = time.monotonic() + ANSWER_S
-        while asked:
+        while pending:
             try:
                 store, message = self._events.get(timeout=max(0.0, ends - time.monotonic()))
             except queue.Empty:
-                for link in asked.values():
+                for link in pending.values():
                     link.choose(Path.SOCKETS, "it does not answer")
                 break
-            found = asked.pop(store, None)  # None: it has answered already
+            found = pending.pop(store, None)  # None: it has answered already
             if found and found.bulk and isinstance(message, control.Ready):
                 ready[found.bulk] = found
         return ready
