@@ -411,10 +411,10 @@ class BulkTransfer:
         """Return the links of the stores that have made room, by their bulk addresses."""
         ready: dict[BulkAddress, StoreLink] = {}
         pending = dict(self._links)
-        ends = time.monotonic() + ANSWER_S
+        deadline = time.monotonic() + ANSWER_S
         while pending:
             try:
-                store, message = self._events.get(timeout=max(0.0, ends - time.monotonic()))
+                store, message = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 for link in pending.values():
                     link.choose(Path.SOCKETS, "it does not answer")

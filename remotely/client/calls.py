@@ -92,7 +92,7 @@ class Message:
                     self._values[number, True] = self._values[number, False] = snapshot
 
     def __del__(self) -> None:
-        for outgoing in vars(self).get("_outgoing", {}).values():  # none if `__init__` was interrupted
+        for outgoing in vars(self).get("_outgoing", {}).values():  # {} if interrupted
             outgoing.close()
 
     def needs(self, store: StoreAddress | None) -> list[Future[Any]]:
