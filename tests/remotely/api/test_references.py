@@ -86,25 +86,6 @@ def test_an_idempotent_call_may_have_a_future_argument(on_cluster: None) -> None
     assert careful.double(remotely.ref(careful.double.submit(2))) == 8
 
 
-def test_calls_behind_one_that_waits_for_a_future_keep_their_order(on_cluster: None) -> None:
-    @remotely.remote_class
-    class Log:
-        def __init__(self) -> None:
-            self.said: list[int] = []
-
-        def say(self, value: int) -> int:
-            self.said.append(value)
-            return value
-
-        def all(self) -> list[int]:
-            return self.said
-
-    one, two = Log(), Log()
-    futures = [two.say.submit(one.say.submit(0)), *(two.say.submit(i) for i in range(1, 5))]
-    assert two.all() == [0, 1, 2, 3, 4]
-    assert [future.result() for future in futures] == [0, 1, 2, 3, 4]
-
-
 def test_a_future_cannot_be_returned_and_only_a_future_can_be_referenced(on_cluster: None) -> None:
     with pytest.raises(NotPicklable, match="is a future"):
         Adder().future()

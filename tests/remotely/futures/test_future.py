@@ -1,7 +1,6 @@
 """The future of a call behaves as a future of the standard library."""
 
 import asyncio
-import concurrent.futures
 import itertools
 import os
 import signal
@@ -33,26 +32,6 @@ def test_it_has_the_attributes_of_a_future() -> None:
         assert isinstance(ours[name], type(value)), name
         if name != "_condition":
             assert ours[name] == value, name
-
-
-def test_it_works_with_wait_and_as_completed_and_await() -> None:
-    futures = [CallFuture[int]("a call") for _ in range(5)]
-
-    def complete() -> None:
-        for i, future in enumerate(futures):
-            future.set_result(i)
-
-    thread = threading.Thread(target=complete)
-    done = concurrent.futures.as_completed(futures, timeout=40)
-    thread.start()
-    assert sorted(future.result() for future in done) == list(range(5))
-    assert not concurrent.futures.wait(futures, timeout=40).not_done
-    thread.join()
-
-    async def gather() -> list[int]:
-        return [await future for future in futures]
-
-    assert asyncio.run(gather()) == list(range(5))
 
 
 def test_locking_one_future_does_not_lock_another() -> None:
