@@ -38,22 +38,22 @@ class Batching(NamedTuple):
     wait_s: float
     stack: bool
 
-    def together(self, calls: Sequence[Arguments]) -> Arguments:
+    def merge(self, calls: Sequence[Arguments]) -> Arguments:
         """Return the arguments of one run for several calls that pass the same parameters."""
         join = _stacked if self.stack else list
         args = tuple(join(items) for items in zip(*(args for args, _ in calls), strict=True))
         first = calls[0][1]
         return args, {name: join([kwargs[name] for _, kwargs in calls]) for name in first}
 
-    def apart(self, value: Any, count: int) -> list[Any]:
+    def split(self, value: Any, count: int) -> list[Any]:
         """Return the result of each of `count` callers.  Raises ValueError for another number."""
         if value is None:
             return [None] * count
         if isinstance(value, tuple):
-            parts = [self.apart(part, count) for part in value]
+            parts = [self.split(part, count) for part in value]
             return list(zip(*parts, strict=True))
         if isinstance(value, dict):
-            items = {key: self.apart(part, count) for key, part in value.items()}
+            items = {key: self.split(part, count) for key, part in value.items()}
             return [{key: items[key][i] for key in items} for i in range(count)]
         if not hasattr(value, "__len__") or len(value) != count:
             got = (
@@ -66,7 +66,7 @@ class Batching(NamedTuple):
         return [value[i] for i in range(count)]
 
 
-class Gathering:
+class PendingBatch:
     """The next batch of a method: the calls that have arrived for it."""
 
     def __init__(self, batching: Batching) -> None:
@@ -148,15 +148,15 @@ def batched(
 
         @functools.wraps(function)
         async def one(self: Any, *args: Any, **kwargs: Any) -> Any:
-            args, kwargs = batching.together([(args, kwargs)])
-            return batching.apart(await function(self, *args, **kwargs), 1)[0]
+            args, kwargs = batching.merge([(args, kwargs)])
+            return batching.split(await function(self, *args, **kwargs), 1)[0]
 
     else:
 
         @functools.wraps(function)
         def one(self: Any, *args: Any, **kwargs: Any) -> Any:
-            args, kwargs = batching.together([(args, kwargs)])
-            return batching.apart(function(self, *args, **kwargs), 1)[0]
+            args, kwargs = batching.merge([(args, kwargs)])
+            return batching.split(function(self, *args, **kwargs), 1)[0]
 
     one.__remotely_batching__ = batching  # type: ignore[attr-defined]
     return one

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.objects.batching import Batching, Gathering, batched_methods
+from remotely.objects.batching import Batching, PendingBatch, batched_methods
 
 
 def rule(function: Any = lambda self: None, stack: bool = False) -> Batching:
@@ -19,12 +19,12 @@ def rule(function: Any = lambda self: None, stack: bool = False) -> Batching:
 
 def test_the_method_gets_a_list_of_each_argument() -> None:
     calls = [((1, "a"), {"k": True}), ((2, "b"), {"k": False})]
-    assert rule().together(calls) == (([1, 2], ["a", "b"]), {"k": [True, False]})
+    assert rule().merge(calls) == (([1, 2], ["a", "b"]), {"k": [True, False]})
 
 
 def test_stacked_arguments_have_a_new_first_axis_in_dicts_too() -> None:
     calls: list[Any] = [((np.full(3, i), {"x": np.full(2, i)}, i), {}) for i in range(5)]
-    (array, inside, number), _ = rule(stack=True).together(calls)
+    (array, inside, number), _ = rule(stack=True).merge(calls)
     assert array.shape == (5, 3)
     assert inside["x"].shape == (5, 2)
     assert number.tolist() == [0, 1, 2, 3, 4]
@@ -33,7 +33,7 @@ def test_stacked_arguments_have_a_new_first_axis_in_dicts_too() -> None:
 def test_tensors_are_stacked_into_a_tensor() -> None:
     torch = pytest.importorskip("torch")
     calls: list[Any] = [((torch.full((2,), i),), {}) for i in range(5)]
-    (stacked,), _ = rule(stack=True).together(calls)
+    (stacked,), _ = rule(stack=True).merge(calls)
     assert isinstance(stacked, torch.Tensor)
     assert stacked.shape == (5, 2)
 
@@ -49,7 +49,7 @@ def test_tensors_are_stacked_into_a_tensor() -> None:
     ],
 )
 def test_each_caller_gets_its_item(value: Any, results: list[Any]) -> None:
-    assert rule().apart(value, 2) == results
+    assert rule().split(value, 2) == results
 
 
 @pytest.mark.parametrize(
@@ -59,24 +59,24 @@ def test_a_wrong_number_of_results_raises_an_error(value: Any, got: str) -> None
     def predict() -> None: ...
 
     with pytest.raises(ValueError, match=f"predict is batched: for 2 calls .* returned {got}"):
-        rule(predict).apart(value, 2)
+        rule(predict).split(value, 2)
 
 
 def test_calls_with_different_parameters_form_separate_batches_in_order() -> None:
-    gathering = Gathering(rule())
+    batch = PendingBatch(rule())
     calls: list[Any] = [((1,), {}), ((2,), {"k": 1}), ((3,), {}), ((4,), {"k": 2})]
     for caller, arguments in enumerate(calls):
-        gathering.add(caller, arguments, now=0.0)
-    assert [[caller for caller, _ in batch] for batch in gathering.take()] == [[0, 2], [1, 3]]
+        batch.add(caller, arguments, now=0.0)
+    assert [[caller for caller, _ in calls] for calls in batch.take()] == [[0, 2], [1, 3]]
 
 
 def test_a_batch_is_due_wait_ms_after_its_first_call_and_full_at_max_size() -> None:
-    gathering = Gathering(rule())
+    batch = PendingBatch(rule())
     for i in range(4):
-        assert not gathering.is_full
-        gathering.add(i, ((i,), {}), now=5.0 + i)
-    assert gathering.is_full
-    assert gathering.due == pytest.approx(5.001)
+        assert not batch.is_full
+        batch.add(i, ((i,), {}), now=5.0 + i)
+    assert batch.is_full
+    assert batch.due == pytest.approx(5.001)
 
 
 @pytest.mark.parametrize("options", [{"max_size": 0}, {"wait_ms": -1}])
