@@ -107,7 +107,7 @@ def current() -> Engine:
     return _engine
 
 
-def of(cluster: str) -> Engine:
+def engine_for(cluster: str) -> Engine:
     """Return the engine for a handle that has arrived here from a client of `cluster`.
 
     If this process is not connected, it connects to a started cluster, with its own key.  It cannot

@@ -46,7 +46,7 @@ _current: CurrentActor | None = None
 _class: type | None = None  # of the actor's object; set just before the object is made
 
 
-def serve(cls: type) -> None:
+def set_class(cls: type) -> None:
     """Note that this actor process is about to make an object of this class."""
     global _class
     _class = cls

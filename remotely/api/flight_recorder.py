@@ -25,7 +25,7 @@ _memory: mmap.mmap | None = None  # of this life
 _lock = RLock()
 
 
-def serve(hand_over: HandOver) -> None:
+def enable(hand_over: HandOver) -> None:
     """Enable the recorder; `hand_over` sends a message and a descriptor to the actor's worker."""
     global _hand_over
     _hand_over = hand_over

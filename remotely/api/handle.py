@@ -217,7 +217,7 @@ def _close(handle: Handle) -> None:
 def _unpickle(
     cls: type, actor: str, name: str, wait: bool, cluster: str, sent: tuple[int, frozenset[str]]
 ) -> Any:
-    remote = connection.of(cluster).borrow(actor, name)
+    remote = connection.engine_for(cluster).borrow(actor, name)
     remote.sent = max(remote.sent, sent, key=lambda known: (known[0], len(known[1])))
     return handle_of(cls, remote, wait)
 

@@ -282,7 +282,7 @@ class Calls:
         if not self._channels.may_wait() and actor.ended is None:
             return None
         try:
-            return self._channels.of(actor)
+            return self._channels.connected(actor)
         except RemotelyError as error:
             future.lose(error.with_traceback(None))  # its frames hold the future; see future.py
             future.run_callbacks()
@@ -339,7 +339,7 @@ class Calls:
         """On a thread of the queue: send the call that is next."""
         actor = call.actor
         assert isinstance(actor, ActorState)
-        channel = self._channels.of(actor)
+        channel = self._channels.connected(actor)
         is_sent = self._send_message(channel, actor, call.message, call.future, True, call.take)
         if is_sent:
             channel.receive_in_background()

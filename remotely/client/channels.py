@@ -102,7 +102,7 @@ class Channels:
         self._stores.on_choice = self._choose_path
         self._open: set[Channel] = set()
 
-    def of(self, actor: ActorState) -> Channel:
+    def connected(self, actor: ActorState) -> Channel:
         """Return the actor's channel, connected; open one if it has none.
 
         Waits while the actor is being restarted or its machine is unreachable.  Raises an error if
@@ -125,7 +125,7 @@ class Channels:
                 assert actor.location is not None
                 is_last = actor.location == refused
                 refused = actor.location
-                if channel := self._connected(actor, is_last):
+                if channel := self._connect(actor, is_last):
                     return channel
 
     def _existing(self, actor: ActorState) -> Channel | None:
@@ -137,7 +137,7 @@ class Channels:
         channel = actor.channel
         return channel if channel is not None and channel.is_open else None
 
-    def _connected(self, actor: ActorState, is_last: bool) -> Channel | None:
+    def _connect(self, actor: ActorState, is_last: bool) -> Channel | None:
         """Connect to the actor's location; return None if it has died or nothing answers.
 
         If nothing answers at the last attempt (`is_last`), raise the reason instead.
