@@ -180,7 +180,7 @@ class SendQueues(Generic[M]):
         self._send = send
         self._check_wait = check_wait
         self._threads = Threads("remotely-send")
-        self._lock = RLock()  # a done-callback may add one on this very thread
+        self._lock = RLock()  # a done-callback on the same thread may add a call
         self._waiting: set[CalledActor] = set()
         self._closed: RemotelyError | None = None
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from remotely.calling.back_pressure import Room
-from remotely.calling.send_queue import RetriedFuture, SendQueues, QueuedCall
+from remotely.calling.send_queue import QueuedCall, RetriedFuture, SendQueues
 from remotely.client.bulk_transfer import BulkTransfer, Stores
 from remotely.client.channel import Channel, refuse_in_call
 from remotely.client.channels import ActorState, Channels
@@ -242,8 +242,8 @@ class Calls:
                 future: CallFuture[Any]
                 what = f"{remote.name}.{name}"
                 if message is not None and retries:
-                    again = partial(self._queues.add, remote, message)
-                    future = RetriedFuture(what, remote, again, retries)
+                    resend = partial(self._queues.add, remote, message)
+                    future = RetriedFuture(what, remote, resend, retries)
                 else:
                     future = CallFuture(what, remote)
                 if encoded.travelling:

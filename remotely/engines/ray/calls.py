@@ -24,7 +24,7 @@ import ray
 from ray.exceptions import RayError
 
 from remotely.calling.back_pressure import Room
-from remotely.calling.send_queue import RetriedFuture, SendQueues, QueuedCall
+from remotely.calling.send_queue import QueuedCall, RetriedFuture, SendQueues
 from remotely.engine import RemoteActor
 from remotely.engines.ray.actor import HostedActor
 from remotely.engines.ray.host import LOST, NOT_RUN, received

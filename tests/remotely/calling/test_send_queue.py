@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remotely.calling.actor import CalledActor
-from remotely.calling.send_queue import RetriedFuture, SendQueues, QueuedCall
+from remotely.calling.send_queue import QueuedCall, RetriedFuture, SendQueues
 from remotely.errors import ActorDied, NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.values.owned import NOTHING, Owned
