@@ -46,17 +46,17 @@ class Question(CallFuture[Any]):
     def __init__(self, message: Any) -> None:
         super().__init__("the master")
         self.message = message
-        self._will_be_long = False
+        self._is_queued = False
 
     def cancel(self) -> bool:
         """Drop the question: its answer is not needed."""
-        self._settle("CANCELLED_AND_NOTIFIED", None, None)
+        self.settle_cancelled()
         self.run_callbacks()
         return self.cancelled()
 
-    def wait_for_room(self) -> None:
+    def note_queued(self) -> None:
         """Note that the master has no room yet."""
-        self._will_be_long = True
+        self._is_queued = True
         wakeup.wake(self)
 
     def has_room(self) -> bool:
@@ -66,7 +66,7 @@ class Question(CallFuture[Any]):
         return self._state != "PENDING"
 
     def _is_known(self) -> bool:
-        return self._will_be_long or self._state != "PENDING"
+        return self._is_queued or self._state != "PENDING"
 
 
 class Questions:
@@ -120,16 +120,16 @@ class Questions:
         self.refusal = kind, why
         self.fail_all(kind, why)
 
-    def wait(self, ticket: int, why: str) -> None:
+    def note_queued(self, ticket: int, why: str) -> None:
         """Note why there is no room for a question; an empty `why` means that there is room now."""
         if not why:
             self._waits.pop(ticket, None)
             return
         self._waits[ticket] = why
         if question := self._tickets.get(ticket):
-            question.wait_for_room()
+            question.note_queued()
 
-    def take_wait(self, ticket: int) -> str:
+    def take_queue_reason(self, ticket: int) -> str:
         """Return once why a question still waits for room; "" if it does not."""
         why = self._waits.pop(ticket, "")
         return why if ticket in self._tickets else ""
@@ -274,7 +274,7 @@ class MasterSession:
             case control.NotPlaced(ticket=ticket, error=error, why=why):
                 self.questions.fail(ticket, (error_class(error) or RemotelyError)(why))
             case control.Queued(ticket=ticket, why=why):
-                self.questions.wait(ticket, why)
+                self.questions.note_queued(ticket, why)
                 if why:
                     self.loop.after(REPORT_QUEUED_AFTER_S, lambda: self._report_queued(ticket))
             case (
@@ -296,7 +296,7 @@ class MasterSession:
                 self._on_message(message)
 
     def _report_queued(self, ticket: int) -> None:
-        if why := self.questions.take_wait(ticket):
+        if why := self.questions.take_queue_reason(ticket):
             text = f"remotely: waiting for a place: {why} (giving up after {self.patience_s:g} s)"
             key, _, _ = why.partition(". ")  # one warning for a group of 100
             self.warn(key, text)

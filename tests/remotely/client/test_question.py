@@ -23,7 +23,7 @@ def test_a_wait_for_an_answer_continues_when_the_request_is_queued() -> None:
         answer = pool.submit(question.result)
         wait_until(lambda: wakeup.sleepers, "a thread that waits")
         for _ in range(2):
-            question.wait_for_room()
+            question.note_queued()
         assert not question.has_room()
         question.set_result("room")
         assert answer.result() == "room"
