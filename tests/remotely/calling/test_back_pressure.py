@@ -64,9 +64,7 @@ def test_pending_calls_are_limited_per_actor_and_answered_in_order_with_one_warn
     assert caplog.text.count("have no result yet") == 1
 
 
-def test_bytes_in_flight_are_limited_per_actor(
-    here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_in_flight_are_limited_per_actor(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(back_pressure, "MAX_BYTES", 3_500_000)
     slow = Slow()
     value = np.zeros(1_000_000, np.uint8)

@@ -166,9 +166,7 @@ def test_threads_that_call_at_the_same_time_share_one_link_to_a_store(
     assert len(links[0].claimed) == 8
 
 
-def test_nothing_is_fetched_from_an_unreachable_store(
-    links: list[Link], stores: Stores
-) -> None:
+def test_nothing_is_fetched_from_an_unreachable_store(links: list[Link], stores: Stores) -> None:
     kept = result(b"1")
     stores.claim(kept, HERE)
     links[0].set_path(Path.SOCKETS)
