@@ -44,7 +44,7 @@ from typing import Any, Protocol
 
 from remotely.actor import exiting
 from remotely.actor.servant import RoutedReply, Servant, raised
-from remotely.objects.batching import Gathering
+from remotely.objects.batching import PendingBatch
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.testing import faults
@@ -219,7 +219,7 @@ class Dispatcher:
         self._stop_asked = False
         self._ender: tuple[bytes, Message] | None = None  # the call that asked for the end
         self._early: list[tuple[bytes, Message]] = []  # came before there was an object
-        self._gathered: dict[str, Gathering] = {}
+        self._gathered: dict[str, PendingBatch] = {}
         self._threads: CallThreads | None = None
         self._begin_threads()
         self._tasks: set[Any] = set()  # the event loop itself holds them but weakly
@@ -357,7 +357,7 @@ class Dispatcher:
             return
         name = message.name
         if name not in self._gathered:
-            self._gathered[name] = Gathering(self._servant.batched[name])
+            self._gathered[name] = PendingBatch(self._servant.batched[name])
         self._gathered[name].add((route, message), arguments, time.monotonic())
         if self._gathered[name].is_full:
             self._run_gathered([name])
@@ -373,12 +373,12 @@ class Dispatcher:
                 else:
                     self._run_batch(gathering, calls, self._send)
 
-    def _run_batch(self, gathering: Gathering, calls: Any, send: Send) -> None:
+    def _run_batch(self, gathering: PendingBatch, calls: Any, send: Send) -> None:
         if calls := self._begin_batch(calls, send):
             for each in self._servant.answer_batch(gathering.batching, calls):
                 send(each)
 
-    async def _run_batch_async(self, gathering: Gathering, calls: Any) -> None:
+    async def _run_batch_async(self, gathering: PendingBatch, calls: Any) -> None:
         if calls := self._begin_batch(calls, self._send_soon):
             for each in await self._servant.answer_batch_async(gathering.batching, calls):
                 self._send_soon(each)

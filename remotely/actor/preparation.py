@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from remotely.api import connection
-from remotely.api.current_actor import serve
+from remotely.api.current_actor import set_class
 from remotely.engine import Engine
 from remotely.objects.construct import construct
 from remotely.protocol import control, wire
@@ -207,7 +207,7 @@ class Preparation:
         payload, buffers = self._payloads.unpack(route, message)
         self._keep_for_restart(self._prepared, payload, buffers)
         cls, args, kwargs = codec.decode(payload, buffers)
-        serve(cls)
+        set_class(cls)
         drop_the_scripts_handlers()
         return construct(cls, args, kwargs), self._prepared.concurrency
 

@@ -325,7 +325,7 @@ class Servant:
         """Run several calls of a batched method as one."""
         begun = self._activity.begin(batching.function.__name__, len(calls))
         try:
-            args, kwargs = batching.together([arguments for _, arguments in calls])
+            args, kwargs = batching.merge([arguments for _, arguments in calls])
             return self._each(batching, calls, batching.function(self.object, *args, **kwargs))
         except self._ends:
             raise
@@ -339,7 +339,7 @@ class Servant:
     ) -> list[RoutedReply]:
         begun = self._activity.begin(batching.function.__name__, len(calls))
         try:
-            args, kwargs = batching.together([arguments for _, arguments in calls])
+            args, kwargs = batching.merge([arguments for _, arguments in calls])
             value = await batching.function(self.object, *args, **kwargs)
             return self._each(batching, calls, value)
         except self._async_ends:
@@ -467,7 +467,7 @@ class Servant:
         self.calls += len(calls)
         replies = []
         for answer, ((route, message), _) in zip(
-            batching.apart(value, len(calls)), calls, strict=True
+            batching.split(value, len(calls)), calls, strict=True
         ):
             try:
                 replies.append(self._values.returned(route, message, answer))

@@ -14,7 +14,7 @@ from tests.command import Machine, machines_in
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the answer of an actor that is to take a call back, however busy this machine is."""
-    monkeypatch.setattr(channel, "ANSWER_S", DEADLINE_S)
+    monkeypatch.setattr(channel, "CANCEL_REPLY_S", DEADLINE_S)
 
 
 @pytest.fixture

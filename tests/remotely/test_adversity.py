@@ -184,7 +184,7 @@ def test_without_descriptors_a_new_actor_is_refused_and_the_old_ones_answer(
     out, errors = running.communicate(timeout=60)
     assert running.returncode == 0, errors
     told, well = out.splitlines()
-    assert told.startswith("NoResources this process may have no more open files")
+    assert told.startswith("NoResources this process has reached its limit of open files")
     assert well == "True"
 
 

@@ -403,7 +403,7 @@ def test_a_result_is_freed_with_the_last_reference(joined: Started) -> None:
     peer = Peer()
     for _ in range(12):  # 12 times 40 MB
         future = peer.make.submit(10 * SIZE)
-        future.stays = True
+        future.is_passed_on = True
         future.exception()
         del future
     wait_until(lambda: lent_by(joined) < 300 << 20, "the end of results that nobody wants")
@@ -438,7 +438,7 @@ def test_a_result_whose_caller_was_killed_is_freed(joined: Started, tmp_path: Pa
         "made = remotely.get_actor('holder').make.submit()\n"
         "remotely.ref(made)\n"
         "made.exception()\n"
-        "print('has it', type(made.where).__name__, flush=True)\n"
+        "print('has it', type(made.raw_result).__name__, flush=True)\n"
         "os._exit(1)\n"
     )
     command = [sys.executable, str(script), joined.address, str(joined.key)]

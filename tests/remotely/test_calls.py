@@ -531,7 +531,7 @@ def test_an_actor_is_made_once_whoever_asks_for_it_again(cluster: str) -> None:
 def test_a_call_that_is_held_is_taken_back_without_a_word_to_the_actor(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "LOOK_S", 3600)  # what is held leaves when somebody waits
+    monkeypatch.setattr(channel, "CHECK_AFTER_S", 3600)  # what is held leaves when somebody waits
     echo = Echo()
     futures = {number: echo.note.submit(number) for number in range(HOLD_ABOVE + 10)}
     held = [number for number, future in futures.items() if not future.running()]

@@ -227,7 +227,7 @@ def test_a_cancelled_await_never_stops_the_event_loop(here: None) -> None:
 def test_an_actor_that_cannot_answer_makes_cancel_say_no_in_bounded_time(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "ANSWER_S", 0.5)
+    monkeypatch.setattr(channel, "CANCEL_REPLY_S", 0.5)
     actor = Noter()
     pid = actor.pid()
     os.kill(pid, signal.SIGSTOP)

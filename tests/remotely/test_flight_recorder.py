@@ -179,7 +179,7 @@ def test_asked_again_it_is_the_same_memory_and_another_size_is_refused(here: Non
 
     memory, why = Twice().run()
     assert memory == b"\7\0\0\0"
-    assert "has a flight recorder of 4 bytes" in why
+    assert "has a flight recorder, of 4 bytes" in why
 
 
 @pytest.mark.parametrize("nbytes", [0, -1, 1.5, "8", (1 << 20) + 1, None])

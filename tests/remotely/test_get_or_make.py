@@ -95,7 +95,7 @@ def test_in_one_process_it_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_without_a_name_or_for_a_class_or_a_group_it_is_refused() -> None:
-    with pytest.raises(ValueError, match="by which name"):
+    with pytest.raises(ValueError, match="needs a name"):
         remotely.options(Store, get_if_exists=True)
     with pytest.raises(ValueError, match="True or False"):
         remotely.options(Store, name="a", get_if_exists=1)

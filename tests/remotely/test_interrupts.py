@@ -116,7 +116,7 @@ def test_an_interrupt_ends_the_call_that_it_interrupts_and_no_other(cluster: str
 def test_a_call_queued_behind_one_whose_wait_was_interrupted_is_reported(
     here: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(channel, "TELL_AFTER_S", 0.01)
+    monkeypatch.setattr(channel, "WARN_AFTER_S", 0.01)
     echo = Echo()
     striking = threading.Thread(target=strike, args=(tmp_path / "go",))
     striking.start()
@@ -133,7 +133,7 @@ def test_a_call_queued_behind_one_whose_wait_was_interrupted_is_reported(
         return "still runs there" in said
 
     wait_until(is_told, "the line")
-    assert "Echo-1.echo has no answer yet: Echo-1.wait_for, whose wait was interrupted" in said
+    assert "Echo-1.echo has no result yet: Echo-1.wait_for, whose wait was interrupted" in said
     (tmp_path / "go").touch()
     later.join(NO_LATER_THAN_S)
 

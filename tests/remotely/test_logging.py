@@ -562,7 +562,7 @@ def test_what_slow_handlers_leave_when_a_script_ends_is_counted_and_told(
     finally:
         logging.getLogger("x").removeFilter(is_slow)
     assert kept.of("x") == ["one"]
-    assert kept.of("remotely") == ["3 records of actors were left out: handlers are slow"]
+    assert kept.of("remotely") == ["3 log records of actors were dropped: slow handlers"]
 
 
 def test_a_record_that_cannot_be_formatted_is_told_of_in_one_line(

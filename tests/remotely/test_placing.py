@@ -735,7 +735,7 @@ def test_an_actor_that_was_given_up_is_not_made_again_when_its_end_is_told(
         actor.made_from = NOTHING, Options(max_restarts=1)
         actor.ended = lambda may: ActorDied("could not be restarted", may_have_run=may)
         told = control.Obituary(actor=actor.actor, life=0, restarting=True)
-        client._actors.hear_of_death(told)
+        client._actors.on_death(told)
         assert actor.request.life == 0
         leaving = script.submit(client.shutdown)
         world.until(leaving.done)

@@ -107,7 +107,7 @@ def test_an_actor_is_placed_near_another(started: Started, nothing_left: None) -
         ({"resources": {"a b": 1}}, ValueError, "letters, digits"),
         ({"resources": {"license": -1}}, ValueError, "a number from 0 up"),
         ({"resources": {"license": True}}, ValueError, "a number from 0 up"),
-        ({"resources": [("license", 1)]}, TypeError, "it is to be a dict"),
+        ({"resources": [("license", 1)]}, TypeError, "must be a dict"),
         ({"near": "an actor"}, TypeError, "the handle of an actor"),
         ({"machine": 5}, ValueError, "a string"),
     ],

@@ -76,7 +76,7 @@ _NOT_DETACHED = (
 class Placing:
     """Makes actors, and restarts those that may be.
 
-    `complain` prints a sentence for the user; its first argument tells which sentences are alike.
+    `warn` prints a sentence for the user; its first argument tells which sentences are alike.
     `inside` is the name of the actor that this process is; empty in a script.
     """
 
@@ -86,14 +86,14 @@ class Placing:
         calls: Calls,
         shipment: Shipment,
         patience_s: float,
-        complain: Callable[[str, str], None],
+        warn: Callable[[str, str], None],
         inside: str,
     ) -> None:
         self._engine = engine
         self._calls = calls
         self._shipment = shipment
         self._patience_s = patience_s
-        self._complain = complain
+        self._warn = warn
         self._inside = inside
         self._names = Names(f"{secrets.token_hex(2)}." if inside else "")
 
@@ -162,7 +162,7 @@ class Placing:
         while True:
             try:
                 with actor.lock:  # whoever ends it meanwhile finds its host, or keeps it from one
-                    actor.check_lives()
+                    actor.check_alive()
                     actor.lives_as(described.remote(actor.name, made_within_s))
                 return
             except ValueError:  # the name is taken
@@ -191,7 +191,7 @@ class Placing:
         if not (waiting := look_until(REPORT_AFTER_S - COLLECT_AFTER_S)):
             return
         if time.monotonic() < deadline:
-            self._complain(
+            self._warn(
                 f"waiting for {what}",
                 f"remotely: waiting for {waiting} {what}: the Ray cluster has no room, "
                 f"or is slow to start processes (giving up after {patience_s:g} s)",
@@ -272,7 +272,7 @@ class Placing:
                 actor.ended = end
                 return
             actor.life = next_life = life + 1
-            actor.settled = False
+            actor.restarting = True
         make = functools.partial(self._make_next, actor, next_life)
         threading.Thread(
             target=restart,

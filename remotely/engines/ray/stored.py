@@ -66,7 +66,7 @@ class Referred:
         self._values: dict[int, Any] = {}  # of futures that were done already, by their number
         for number, (thing, _) in enumerate(named):
             if isinstance(thing, CallFuture):
-                thing.stays = True
+                thing.is_passed_on = True
                 if thing.done() and thing.kept is None:
                     with suppress(Exception):  # it is told when the call is to leave
                         value = PlasmaRef(codec.encode(thing.result())).ref

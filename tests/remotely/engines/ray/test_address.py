@@ -46,7 +46,7 @@ def test_auto_is_what_ray_address_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_cores_of_a_cluster_that_runs_are_those_of_ray_start() -> None:
-    with pytest.raises(remotely.RemotelyError, match="was given its own by 'ray start'"):
+    with pytest.raises(remotely.RemotelyError, match="were set by 'ray start'"):
         remotely.connect("ray:auto", cpus=2)
 
 
