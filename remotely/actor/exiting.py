@@ -45,7 +45,7 @@ def exit_code(error: SystemExit) -> int:
     return 1
 
 
-def say(text: str) -> None:
+def try_print(text: str) -> None:
     """Print to stderr if that does not block: its reader may be stopped, or another thread hold its
     lock."""
     if select.select([], [2], [], 0)[1]:

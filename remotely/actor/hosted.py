@@ -125,7 +125,7 @@ class Hosted(ABC):
         self._dispatcher.end_calls()
         self.is_closing = True
         self._dispatcher.close()
-        self._servant.let_go()
+        self._servant.release()
         connection.shutdown()
         exiting.flush_files()
         self._host.over()

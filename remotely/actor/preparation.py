@@ -216,7 +216,7 @@ class Preparation:
         kept_as, self._kept_as = self._kept_as, ""  # they are there already
         return restart_file.read(self._folder, kept_as)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._prepared = None
 
     def _keep_for_restart(

@@ -278,7 +278,7 @@ class Servant:
         self._ends_by(SystemExit, KeyboardInterrupt)
         self._take(served, concurrency)
 
-    def make_again(self) -> None:
+    def recreate(self) -> None:
         """Make the object as in the previous life.  If that fails, print the traceback and exit."""
         for frames in self._preparation.kept_messages():
             reply = self.answer(b"", wire.decode(frames, "client"))
@@ -365,11 +365,11 @@ class Servant:
         if not self._is_borrowed:
             self.close()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop the object, so that its `__del__` runs and its files are closed."""
         self.streams.close_all()
         self.object = None
-        self._preparation.let_go()
+        self._preparation.release()
         gc.collect()  # it may be part of a cycle
 
     def tidy(self) -> None:

@@ -45,7 +45,7 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
     assert isinstance(birth, control.Birth)
     _prepare_process(birth)
     line = WorkerLine(worker)
-    flight_recorder.serve(line.hand_over)
+    flight_recorder.serve(line.send_with_fd)
     preparation.send_records(birth.request.name, line.send)
     try:
         actor = Actor(birth, line, OneByOne(activity.received(page)))

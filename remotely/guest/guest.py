@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from remotely.actor.actor import Hear
+from remotely.actor.actor import OnMessage
 from remotely.errors import (
     ActorDied,
     MasterLost,
@@ -227,13 +227,13 @@ class Guest:
 
     # --- the actor: what a worker is to it --------------------------------------------------------
 
-    def watch(self, loop: Loop, hear: Hear, lost: Callable[[], None]) -> None:
+    def watch(self, loop: Loop, hear: OnMessage, lost: Callable[[], None]) -> None:
         self._tell_actor = lambda message: loop.call(lambda: hear(message, None))
 
     def tell(self, message: control.FromActor) -> None:
         self._loop.call(lambda: self._hear_actor(message))
 
-    def go_on(self) -> bool:
+    def flush(self) -> bool:
         return True
 
     def _hear_actor(self, message: control.FromActor) -> None:

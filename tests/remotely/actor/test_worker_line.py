@@ -35,17 +35,17 @@ def test_the_background_thread_goes_on_while_others_wait_and_its_messages_come_i
     while sent.acquire(timeout=1.0):
         pass  # until it waits
 
-    line.never_wait()  # this thread is the background thread
+    line.never_block()  # this thread is the background thread
     line.tell(control.Count(calls=1))
     line.tell(control.Count(calls=2))
-    assert not line.go_on()
+    assert not line.flush()
 
     read: list[bytes] = []
     reads = threading.Thread(
         target=lambda: read.extend(worker.recv(4096) for _ in range(2002)), daemon=True
     )
     reads.start()
-    wait_until(line.go_on, "there is room")
+    wait_until(line.flush, "there is room")
     waits.join()
     reads.join()
     told = [data for data in read if not data.startswith(b"a record")]
@@ -57,6 +57,6 @@ def test_without_a_worker_nobody_waits(pair: tuple[socket.socket, socket.socket]
     worker.close()
     line = WorkerLine(actor)
     line.tell(control.Count(calls=1))
-    line.never_wait()
+    line.never_block()
     line.tell(control.Count(calls=2))
-    assert line.go_on()
+    assert line.flush()
