@@ -452,7 +452,7 @@ class Actor:
             self._socket.end_batch()
         while self._gone:  # as if each client had closed its streams itself
             route = self._gone.popleft()
-            for name in self._servant.streams.of(route):
+            for name in self._servant.streams.names_of(route):
                 self._handle(route, Message(Kind.CLOSE, 0, name, b"", ()))
             self._servant.forget(route)
 

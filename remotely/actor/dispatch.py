@@ -290,7 +290,7 @@ class Dispatcher:
         if self._ender is not None:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         else:
-            self._servant.leave_cancelled_unanswered()
+            self._servant.suppress_cancelled_replies()
 
     def end(self) -> None:
         """Let what is left of the calls run, then `close`."""
@@ -308,7 +308,7 @@ class Dispatcher:
             self._send(self._servant.answer(*self._ender))
         elif self._stop_asked:
             try:
-                self._servant.close_unasked()
+                self._servant.close_on_stop()
             except Exception:
                 traceback.print_exc()
 

@@ -35,7 +35,7 @@ class Payloads:
         self._peers: dict[bytes, MemoryPeer] = {}  # by route
         self._store = store
         self._fetch: set[bytes] = set()  # routes of clients that fetch large results
-        self.does: Mapping[Kind, Callable[[bytes, Message], object]] = {
+        self.handlers: Mapping[Kind, Callable[[bytes, Message], object]] = {
             Kind.OPEN: self.open_memory,
             Kind.OPENED: self.memory_is_open,
             Kind.STORE: self.use_store,

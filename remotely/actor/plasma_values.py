@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from remotely.actor.servant import Does, RoutedReply
+from remotely.actor.servant import Handler, RoutedReply
 from remotely.engines.ray.actor import end_error
 from remotely.engines.ray.host import LOST, NOT_RUN, Entries, received, writable
 from remotely.errors import ActorDied, NotPicklable
@@ -24,7 +24,7 @@ _NO_VALUES = {
 
 
 class PlasmaValues:
-    does: Mapping[Kind, Does] = {}
+    handlers: Mapping[Kind, Handler] = {}
 
     def __init__(self) -> None:
         self._entries: dict[tuple[bytes, int], tuple[Entries, Sequence[str]]] = {}
