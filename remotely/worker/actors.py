@@ -256,7 +256,7 @@ class Actors:
                 child.why = why
                 restart_file.discard(self._folder, child.request.actor)
                 child.kill()
-                log.warning("ended %s: no word from the master", child.request.name)
+                log.warning("ended %s: heard nothing from the master", child.request.name)
 
     def _withdraw_all(self, why: str, asked: bool = False) -> None:
         for spawn in self._spawner.waiting:
