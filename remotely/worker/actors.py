@@ -101,10 +101,10 @@ class Actors:
             *self._next_lives.values(),
         ]
 
-    def begin_figures(self) -> bool:
+    def start_measuring(self) -> bool:
         """Begin to measure what the actors use; tell whether that takes CPU_AT_LEAST_S."""
         now = time.monotonic()
-        return bool([child for child in self._children.values() if child.begin_figures(now)])
+        return bool([child for child in self._children.values() if child.start_measuring(now)])
 
     def figures(self) -> list[control.Figures]:
         return [child.figures() for child in self._children.values() if child.announced]
@@ -179,14 +179,14 @@ class Actors:
     def tell(self, actor: str, message: msgspec.Struct) -> None:
         """Send a message to an actor's process, now or when it has room."""
         if child := self._children.get(actor):
-            child.unsaid.append(control.encode(message))
+            child.unsent.append(control.encode(message))
             self._say(child)
 
     def _say(self, child: Child) -> None:
         try:
-            while child.unsaid:
-                child.socket.send(child.unsaid[0])
-                child.unsaid.popleft()
+            while child.unsent:
+                child.socket.send(child.unsent[0])
+                child.unsent.popleft()
         except OSError:
             self._say_again_soon()
 
@@ -348,10 +348,10 @@ class Actors:
             case control.Ending(why=why):
                 child.asked = True
                 child.why = child.why or why
-                self._reaper.leave_time(child, Stage.ENDS)
+                self._reaper.extend_deadline(child, Stage.ENDS)
             case control.Exiting(calls=calls):
                 child.calls = calls
-                self._reaper.leave_time(child, Stage.EXITS)
+                self._reaper.extend_deadline(child, Stage.EXITS)
 
     # --- what the reaper reports --------------------------------------------------------------
 

@@ -200,7 +200,7 @@ class Worker:
 
     def _begin_report(self) -> None:
         """Report what the actors run and use; CPU usage needs an interval to be measured."""
-        if self._actors.begin_figures():
+        if self._actors.start_measuring():
             self._loop.after(CPU_AT_LEAST_S, self._report)
         else:
             self._report()
@@ -242,11 +242,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     daemons.raise_descriptor_limit()
-    if _folder_exists(config):
+    if _is_needed(config):
         try:
             Worker(config).run()
         except (OSError, zmq.ZMQError):
-            if _folder_exists(config):
+            if _is_needed(config):
                 raise
             processes.kill_descendants()  # the zygote may have started
             with contextlib.suppress(ChildProcessError):
@@ -254,6 +254,6 @@ def main() -> None:
                     os.wait()
 
 
-def _folder_exists(config: WorkerConfig) -> bool:
-    """Return whether the folder exists: a script that is interrupted at startup removes it."""
+def _is_needed(config: WorkerConfig) -> bool:
+    """Return false if the script was interrupted at startup: it has removed the folder."""
     return not config.lifeline or Path(config.folder).exists()

@@ -134,7 +134,7 @@ def test_an_actor_that_says_again_that_it_ends_has_no_more_time_for_it(
     reaper.end(child, 1)
     ends_at = []
     for stage in (Stage.ENDS, Stage.ENDS, Stage.EXITS, Stage.EXITS, Stage.ENDS):
-        reaper.leave_time(child, stage)
+        reaper.extend_deadline(child, stage)
         ends_at.append(child.term_at)
         now += 1
     assert ends_at == [105, 105, 107, 107, 107]
