@@ -162,7 +162,7 @@ class Worker:
             case control.Delegated(actor=actor) | control.Cancel(actor=actor):
                 self._actors.tell(actor, message)
             case control.Caller():
-                self._actors.hear_of(message)
+                self._actors.update_caller(message)
             case control.End():
                 self._actors.end(message)
             case control.Preload(modules=modules):

@@ -93,7 +93,7 @@ def test_keys_that_actors_asked_about_are_asked_about_again_when_the_list_has_ch
     played.actors.list_keys([OLD, NEW])
     played.spawn("a")
     played.says("a", control.MayCall(key=NEW))
-    played.actors.hear_of(control.Caller(key=NEW, admitted=True))
+    played.actors.update_caller(control.Caller(key=NEW, admitted=True))
     played.said.clear()
     played.actors.list_keys([OLD, NEW])
     assert not played.told(control.MayCall)
