@@ -350,7 +350,7 @@ class Actor:
         self._is_over = self._dispatcher.is_over
         self._gone: deque[bytes] = deque()  # routes of consumers of streams
         self._is_restart = birth.again
-        self._background.start(self._dispatcher.stop, self._cancellations.hear, self._tidy)
+        self._background.start(self._dispatcher.stop, self._cancellations.on_cancel, self._tidy)
 
     def run(self) -> int:
         """Serve until asked to stop, then end gracefully; return the exit code."""

@@ -79,7 +79,7 @@ class Hosted(ABC):
 
     def cancel(self, route: bytes, call_id: int) -> bool:
         """Have a call not begin; return whether that was in time."""
-        return self._cancellations.cancels(route, call_id)
+        return self._cancellations.cancel(route, call_id)
 
     def stop(self) -> None:
         """Begin no further call, and close the object."""

@@ -5,8 +5,8 @@ gets at most BYTES_A_SECOND of each actor, and a note at most once a minute of h
 out; the file gets everything.  The end of stderr is kept for the obituary.
 
 Log records and printed lines share one token bucket.  A record of `remotely` itself reports how
-many records were left out, REPORT_AFTER_S later and at the actor's end, so that the script's own log
-file says where the rest is.
+many records were left out, REPORT_AFTER_S later and at the actor's end, so that the log file of the
+script says where the rest is.
 """
 
 import codecs
@@ -140,7 +140,7 @@ class Output:
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
-                self._tell(True, f"(its output cannot be written to {self.file}: {error.strerror})\n")
+                self._tell(True, f"(its output is not saved: {self.file}: {error.strerror})\n")
         else:
             self._has_failed = False
 

@@ -99,7 +99,7 @@ def test_a_call_that_was_read_and_has_not_begun_can_be_taken_back(
 
     def take_back() -> None:
         assert activity.begun(stage.page) == ({}, True)
-        assert stage.cancellations.cancels(ROUTE, 7)
+        assert stage.cancellations.cancel(ROUTE, 7)
 
     stage.run((Kind.CALL, 7), meanwhile=take_back)
     assert stage.said == ["7 cancelled"]

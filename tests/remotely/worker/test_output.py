@@ -282,7 +282,7 @@ def test_a_full_disk_is_told_of_once_and_costs_the_file_and_not_the_client(
     stream.prints(b"last words", is_error=True)
     stream.ends(is_error=True)
     assert stream.told == [
-        (True, "(its output cannot be written to /dev/full: No space left on device)\n"),
+        (True, "(its output is not saved: /dev/full: No space left on device)\n"),
         (False, "still heard\n"),
         (True, "last words"),
     ]
@@ -296,7 +296,7 @@ def test_a_folder_that_is_gone_costs_the_file_and_not_the_client(
     stream = opened(file)
     stream.prints(b"still heard\n")
     assert stream.told == [
-        (True, f"(its output cannot be written to {file}: No such file or directory)\n"),
+        (True, f"(its output is not saved: {file}: No such file or directory)\n"),
         (False, "still heard\n"),
     ]
 
