@@ -126,7 +126,7 @@ def test_an_unknown_parameter_is_told_with_the_nearest() -> None:
         (lambda: loose.connect(key=5), TypeError, "key=5: it is to be a path"),
         (lambda: loose.connect(cpus="2"), ValueError, "cpus='2': it is to be a number"),
         (lambda: loose.connect(cpus=-1), ValueError, "cpus=-1: it is to be a number from 0 up"),
-        (lambda: loose.connect(gpus=-1), ValueError, "gpus=-1: it is to be how many, or which"),
+        (lambda: loose.connect(gpus=-1), ValueError, "gpus=-1: give a count, or a list of names"),
         (lambda: loose.connect(patience_s=-1), ValueError, "patience_s=-1: it is to be"),
         (lambda: loose.connect(show_output="no"), TypeError, "it is to be True or False"),
         (lambda: loose.group(Counter, "2"), ValueError, "count='2': it is to be a whole number"),

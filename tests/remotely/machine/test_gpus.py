@@ -64,7 +64,7 @@ def test_gpus_are_chosen_by_number_or_by_name(
         (3, "no 3 GPUs: CUDA_VISIBLE_DEVICES is '2,3'"),
         ([0], "GPU 0 may not be used: CUDA_VISIBLE_DEVICES is '2,3'"),
         ("2,2", "named twice: 2,2"),
-        ("many", "'many' is no GPU: say how many"),
+        ("many", "'many' is not a GPU: give a count"),
         (-1, "gpus=-1"),
         (1.5, "gpus=1.5"),
         (True, "gpus=True"),
