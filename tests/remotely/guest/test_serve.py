@@ -538,7 +538,7 @@ def test_serve_without_a_cluster_or_a_key_says_what_to_do(
     ("act", "error"),
     [
         (lambda: remotely.serve(Simulator), "Simulator is a class: serve(Simulator())"),
-        (lambda: remotely.serve(Counter()), "is one elsewhere"),
+        (lambda: remotely.serve(Counter()), "is a handle to another process"),
         (lambda: remotely.serve(Simulator(), name="a b"), "name='a b'"),
         (lambda: remotely.serve(Simulator(), concurrency=0), "concurrency=0"),
         (lambda: remotely.serve(Simulator(), patience_s=-1), "patience_s=-1"),
