@@ -83,7 +83,7 @@ class Guest:
             f"tcp://{reached}",
             key,
             self._introduce,
-            self._hear,
+            self._on_message,
             self._on_refused,
         )
         self._access = AccessRelay(self._link.send, lambda _, caller: self._tell_actor(caller))
@@ -176,7 +176,7 @@ class Guest:
             actors=[] if self._has_left else [self._status],
         )
 
-    def _hear(self, message: object) -> None:
+    def _on_message(self, message: object) -> None:
         match message:
             case control.Relay() if self._relay is None:
                 self._relay = message
@@ -231,12 +231,12 @@ class Guest:
         self._tell_actor = lambda message: loop.call(lambda: on_message(message, None))
 
     def tell(self, message: control.FromActor) -> None:
-        self._loop.call(lambda: self._hear_actor(message))
+        self._loop.call(lambda: self._on_actor_message(message))
 
     def flush(self) -> bool:
         return True
 
-    def _hear_actor(self, message: control.FromActor) -> None:
+    def _on_actor_message(self, message: control.FromActor) -> None:
         match message:
             case control.MayCall():
                 self._access.hear_actor("", message)

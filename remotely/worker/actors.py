@@ -2,7 +2,7 @@
 
     from the master         spawn, end, end_all, tell, admit
     from the spawner        prepared, started, spawn_lost, spawn_failed, exited   (spawner.Parent)
-    from an actor process   its port, its number of calls, its log records, its end   (_hear)
+    from an actor process   its port, its number of calls, its log records, its end   (_on_message)
     from the reaper         the drained socket, the end
 
 The master may request the next life of an actor while the last process is still being killed: the
@@ -265,7 +265,7 @@ class Actors:
     def prepared(self, child: Child) -> None:
         self._children[child.request.actor] = child
         self._memory_limit.begin()
-        self._loop.watch(child.socket.fileno(), lambda: self._hear(child))
+        self._loop.watch(child.socket.fileno(), lambda: self._on_message(child))
         for fd, is_error in child.pipes.items():
             self._loop.watch(fd, self._reader_of(child, fd, is_error))
 
@@ -289,7 +289,7 @@ class Actors:
 
     # --- messages of an actor ---------------------------------------------------------------------
 
-    def said(self, request: control.Request, is_error: bool, text: str) -> None:
+    def printed(self, request: control.Request, is_error: bool, text: str) -> None:
         self._send(
             control.Printed(
                 actor=request.actor,
@@ -312,7 +312,7 @@ class Actors:
 
         return read
 
-    def _hear(self, child: Child) -> None:
+    def _on_message(self, child: Child) -> None:
         try:
             data, descriptor = child.receive()
         except OSError:

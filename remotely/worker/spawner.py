@@ -10,7 +10,7 @@ that it becomes.
     3  started    the zygote has sent a pidfd, or an interpreter was started (`_started`)
     3' failed     no process could be started: the parent is told why (`spawn_failed`)
     3" lost       the zygote ended first: back to 1.  The next try is a new interpreter, since the
-                  modules that the zygote was to import may have ended it (`_lose_zygote`)
+                  modules that the zygote was to import may have ended it (`_on_zygote_lost`)
 
 A zygote may be busy for a long time, importing torch.  So at most FORKS_AT_ONCE requests are
 between 2 and 3, and the others wait at 1: the socket to the zygote never fills, and neither process
@@ -50,7 +50,7 @@ AGAIN_S = 1.0  # until the next try to start a zygote
 class ZygoteLine:
     """The zygote process and the socket to it.
 
-    `hear` receives each message with its descriptors; `lost` is called when the zygote has ended.
+    `on_message` receives messages and their descriptors; `on_lost` is called when it has ended.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class ZygoteLine:
         loop: Loop,
         folder: Path,
         worker: str,
-        hear: Callable[[object, list[int]], None],
-        lost: Callable[[], None],
+        on_message: Callable[[object, list[int]], None],
+        on_lost: Callable[[], None],
         throttled: ThrottledLog,
     ) -> None:
         self._loop = loop
         self._arguments = [str(folder), worker]
-        self._hear = hear
-        self._lost = lost
+        self._on_message = on_message
+        self._on_lost = on_lost
         self._throttled = throttled
         self._decoder = control.Decoder(control.FromZygote)
         self._preloaded: set[str] = set()
@@ -95,7 +95,7 @@ class ZygoteLine:
         self.is_closing = True
 
     def kill(self) -> None:
-        """Kill the zygote; `lost` will be called."""
+        """Kill the zygote; `on_lost` will be called."""
         self._process.kill()
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class ZygoteLine:
         except ConnectionResetError:  # it ended with unread requests
             data, descriptors = b"", []
         if data:
-            self._hear(self._decoder.decode(data), descriptors)
+            self._on_message(self._decoder.decode(data), descriptors)
             return
         self._loop.unwatch(self._socket.fileno())
         self._socket.close()
@@ -148,7 +148,7 @@ class ZygoteLine:
         if not self.is_closing:
             self._throttled.add("zygote", "the zygote ended; starting another", time.monotonic())
             self._start_again()
-        self._lost()
+        self._on_lost()
 
     def _start_again(self) -> None:
         try:
@@ -193,7 +193,7 @@ class Parent(Protocol):
     def exited(self, pid: int, status: int) -> None:
         """The zygote has reaped a process."""
 
-    def said(self, request: control.Request, is_error: bool, text: str) -> None:
+    def printed(self, request: control.Request, is_error: bool, text: str) -> None:
         """An actor has printed something."""
 
     def logged(self, request: control.Request, logged: control.Logged) -> None:
@@ -223,7 +223,7 @@ class Spawner:
         self._numbers = itertools.count()
         (home.folder / "s").mkdir(parents=True, exist_ok=True)
         self._zygote = ZygoteLine(
-            loop, home.folder, home.worker, self._hear_zygote, self._lose_zygote, throttled
+            loop, home.folder, home.worker, self._on_zygote_message, self._on_zygote_lost, throttled
         )
 
     def ask(self, spawn: control.Spawn) -> None:
@@ -365,7 +365,7 @@ class Spawner:
         return f"{self._home.worker}:{request.actor}"
 
     def _teller(self, request: control.Request) -> Callable[[bool, str], None]:
-        return lambda is_error, text: self._parent.said(request, is_error, text)
+        return lambda is_error, text: self._parent.printed(request, is_error, text)
 
     def _execute(self, child: Child, descriptors: list[int]) -> None:
         """Start a new interpreter, with the actor's environment variables."""
@@ -397,7 +397,7 @@ class Spawner:
         self._zygote.fork(child.request.actor, descriptors)
         self._expected[child.request.actor] = child
 
-    def _hear_zygote(self, message: object, descriptors: list[int]) -> None:
+    def _on_zygote_message(self, message: object, descriptors: list[int]) -> None:
         match message:
             case control.Forked(actor=actor, pid=pid):
                 self._forked(self._expected.pop(actor), pid, descriptors)
@@ -417,7 +417,7 @@ class Spawner:
         else:
             self._started(child, pid, pidfd)
 
-    def _lose_zygote(self) -> None:
+    def _on_zygote_lost(self) -> None:
         expected, self._expected = self._expected, {}
         for actor, child in expected.items():
             if child.asked or child.is_killed or self._zygote.is_closing:

@@ -28,7 +28,7 @@ AGAIN_S = 1.0  # during which the port is not watched after a store failed to st
 
 
 class StoreLine:
-    """`ask` receives the store's questions whether a key may call; `lost` is called when it ends.
+    """`ask` receives the store's questions about keys; `on_lost` is called when the store ends.
 
     address   where clients reach the store, whether or not it runs
     """
@@ -39,13 +39,13 @@ class StoreLine:
         listening: Listening,
         machine: str,
         ask: Callable[[control.MayCall], object],
-        lost: Callable[[], object],
+        on_lost: Callable[[], object],
     ) -> None:
         self._loop = loop
         self._listening = listening
         self._machine = machine
         self._ask = ask
-        self._lost = lost
+        self._on_lost = on_lost
         self._pair = fresh_pair()
         self._keys: list[bytes] = []
         self._throttled = ThrottledLog(log.warning)
@@ -90,7 +90,7 @@ class StoreLine:
 
     def _send(self, message: control.Admit | control.Caller) -> None:
         if self._socket is not None:
-            with contextlib.suppress(OSError):  # its end is seen by `_hear`
+            with contextlib.suppress(OSError):  # its end is seen by `_receive`
                 self._socket.send(control.encode(message))
 
     # Always exactly one: the port is watched, a pause before that runs, or a store runs.
@@ -133,10 +133,10 @@ class StoreLine:
         self._socket = ours
         self._pause.cancel()
         self._loop.unwatch(self._listener.fileno())
-        self._loop.watch(ours.fileno(), self._hear)
+        self._loop.watch(ours.fileno(), self._receive)
         return True
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         assert self._socket is not None
         assert self._process is not None
         try:
@@ -154,5 +154,5 @@ class StoreLine:
         self._socket = None
         self._process.returncode = 0  # the worker's Reaper waits for it, not `subprocess`
         self._process = None
-        self._lost()
+        self._on_lost()
         self._pause = self._loop.after(AGAIN_S, self._watch)

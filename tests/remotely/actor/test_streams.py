@@ -79,7 +79,7 @@ def test_what_is_over_is_not_kept() -> None:
     streams.close(stopped)
     streams.close("unknown")
     assert closed == ["closed"] * 2  # the third was never begun
-    assert not streams.of(b"")
+    assert not streams.names_of(b"")
     with pytest.raises(StopIteration):
         streams.next(b"", stopped)
 
@@ -100,7 +100,7 @@ def test_what_is_over_is_not_kept_of_async_generators_either() -> None:
 
     asyncio.run(use())
     assert closed == ["closed"] * 2
-    assert not streams.of(b"")
+    assert not streams.names_of(b"")
 
 
 @remotely.remote_class

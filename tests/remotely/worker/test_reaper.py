@@ -175,7 +175,7 @@ def test_the_end_of_a_stray_is_followed_by_a_look_and_not_kept(
 
     monkeypatch.setattr(processes, "children_of", children_of)
     reaper = Reaper(loop, "w", {}, lambda _: None, lambda *_: None)
-    before = {name: repr(value) for name, value in vars(reaper).items() if name != "_looks"}
+    before = {name: repr(value) for name, value in vars(reaper).items() if name != "_checks_left"}
     for pid in range(NO_PIDS_FROM, NO_PIDS_FROM + 100):
         reaper.exited(pid, 0)
     loop.turn(0)

@@ -59,7 +59,7 @@ class Family:
     def exited(self, pid: int, status: int) -> None:
         pass
 
-    def said(self, request: control.Request, is_error: bool, text: str) -> None:
+    def printed(self, request: control.Request, is_error: bool, text: str) -> None:
         pass
 
     def logged(self, request: control.Request, logged: control.Logged) -> None:
