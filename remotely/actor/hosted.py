@@ -66,10 +66,8 @@ class Hosted(ABC):
         send = self._send
         line = SimpleNamespace(send=send, send_soon=send, send_beside=send, wake=self._wake)
         self._dispatcher = Dispatcher(self._servant, line, self._cancellations, lambda: None)
-        self.is_closing = False
+        self.is_closing = False  # no call runs, and the object is being closed
         self._has_ended = False
-
-    is_closing: bool  # no call runs, and the object is being closed
 
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
         """Run a message; `Host.reply` receives its reply."""

@@ -20,6 +20,7 @@ machine can start a process.
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import socket
@@ -71,10 +72,6 @@ class ZygoteLine:
         self._preloaded: set[str] = set()
         self.is_closing = False  # no other is started when this one ends
         self._start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def preload(self, modules: list[str]) -> None:
         """Have the zygote import modules before the next fork."""
@@ -331,9 +328,9 @@ class Spawner:
         )
         with activity.new() as (page_fd, page):
             socket.send_fds(ours, [control.encode(birth)], [page_fd])
-        output = Output(
-            self._logs.begin(request), self._teller(request), self._loop.after, home.stays
-        )
+        printed = functools.partial(self._parent.printed, request)
+        logged = functools.partial(self._parent.logged, request)
+        output = Output(self._logs.begin(request), printed, self._loop.after, home.stays)
         return Child(
             request=request,
             gpu_ids=spawn.gpu_ids,
@@ -353,7 +350,7 @@ class Spawner:
             ),
             socket=ours,
             output=output,
-            log=LogRelay(output, lambda said: self._parent.logged(request, said), self._loop.after),
+            log=LogRelay(output, logged, self._loop.after),
             page=page,
             pipes=pipes,
             since=time.time(),
@@ -363,9 +360,6 @@ class Spawner:
 
     def _tag_of(self, request: control.Request) -> str:
         return f"{self._home.worker}:{request.actor}"
-
-    def _teller(self, request: control.Request) -> Callable[[bool, str], None]:
-        return lambda is_error, text: self._parent.printed(request, is_error, text)
 
     def _execute(self, child: Child, descriptors: list[int]) -> None:
         """Start a new interpreter, with the actor's environment variables."""
