@@ -348,7 +348,7 @@ class Actor:
         )
         self._handle = self._dispatcher.handle
         self._is_over = self._dispatcher.is_over
-        self._gone: deque[bytes] = deque()  # routes of consumers of streams
+        self._gone: deque[bytes] = deque()  # routes of clients that are gone
         self._is_restart = birth.again
         self._background.start(self._dispatcher.stop, self._cancellations.on_cancel, self._tidy)
 

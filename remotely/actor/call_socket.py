@@ -27,7 +27,7 @@ from remotely.values import arena
 
 LOOK_S = 0.002
 IDLE_LOOKS = 10  # with nothing held, after which the background thread stops checking
-_ARE_YOU_THERE = wire.encode(Kind.RESULT, 0)  # of no call: the client drops it
+_PROBE = wire.encode(Kind.RESULT, 0)  # there is no call 0, so the client drops it
 
 
 class CallSocket:
@@ -112,7 +112,7 @@ class CallSocket:
     def reaches(self, route: bytes) -> bool:
         """Return whether a client is still connected.  Any thread may call this."""
         with self._lock:
-            return self._send((route, *_ARE_YOU_THERE))
+            return self._send((route, *_PROBE))
 
     def close(self, linger_s: float) -> None:
         self._socket.close(linger=int(linger_s * 1000))

@@ -44,7 +44,7 @@ from remotely.transport.loop import Loop
 from remotely.worker.output import LogFiles, LogRelay, Output
 from remotely.worker.reaper import Child, kill_group
 
-FORKS_AT_ONCE = 32  # a socket holds about 278 messages; the limit on descriptors is lower
+FORKS_AT_ONCE = 32  # a socket holds about 278 messages; a descriptor limit allows fewer
 AGAIN_S = 1.0  # until the next try to start a zygote
 
 
@@ -70,7 +70,7 @@ class ZygoteLine:
         self._throttled = throttled
         self._decoder = control.Decoder(control.FromZygote)
         self._preloaded: set[str] = set()
-        self.is_closing = False  # no other is started when this one ends
+        self.is_closing = False  # no new zygote is started when this one ends
         self._start()
 
     def preload(self, modules: list[str]) -> None:
