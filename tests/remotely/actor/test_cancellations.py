@@ -1,4 +1,4 @@
-"""Whether a call begins or is cancelled is decided once, in any order of the two threads."""
+"""A call either begins or is cancelled, in any interleaving of the two threads."""
 
 import mmap
 from collections.abc import Callable
@@ -18,7 +18,7 @@ ROUTE = b"r-our-client"
 
 
 class Caller:
-    """Takes answers, once it is connected."""
+    """Receives answers, once it is connected."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bool]] = []
@@ -58,31 +58,31 @@ def test_a_call_that_has_not_begun_is_cancelled_and_does_not_begin(caller: Calle
     assert not caller.cancellations.marks
 
 
-def test_one_that_has_begun_is_not_and_neither_is_one_before_it(caller: Caller) -> None:
+def test_a_call_that_has_begun_is_not_cancelled_nor_is_an_earlier_one(caller: Caller) -> None:
     caller.cancellations.begin(ROUTE, 5)
     assert not caller.cancel(5)
     assert not caller.cancel(4)
     assert not caller.cancellations.marks
 
 
-def test_calls_of_other_connections_have_nothing_to_do_with_it(caller: Caller) -> None:
+def test_call_ids_of_other_connections_are_independent(caller: Caller) -> None:
     caller.cancellations.begin(b"other", 9)
     assert caller.cancel(2)
     assert caller.cancellations.begin(b"other", 2)
     assert not caller.cancellations.begin(ROUTE, 2)
 
 
-def test_one_that_begins_late_on_another_thread_does_not_hide_a_later_one(caller: Caller) -> None:
+def test_a_late_begin_on_another_thread_does_not_hide_a_later_call(caller: Caller) -> None:
     caller.cancellations.begin(ROUTE, 6)
     caller.cancellations.begin(ROUTE, 5)
     assert not caller.cancel(6)
 
 
 def test_a_call_that_begins_while_it_is_marked_either_runs_or_is_cancelled(caller: Caller) -> None:
-    """Between the mark and the look at what has begun, the other thread takes each of its steps."""
+    """The other thread takes its steps between the mark and the look at what has begun."""
 
     class Marks(set[Any]):
-        """Has the call begin right after it was marked."""
+        """Begins the call right after it was marked."""
 
         looks_too = True
 
@@ -99,9 +99,7 @@ def test_a_call_that_begins_while_it_is_marked_either_runs_or_is_cancelled(calle
     assert not caller.cancellations.remove_mark(ROUTE, 2)
 
 
-def test_a_caller_whose_connection_is_being_made_is_answered_when_it_is_there(
-    caller: Caller,
-) -> None:
+def test_the_answer_is_retried_until_the_caller_is_connected(caller: Caller) -> None:
     caller.connects_after = 3
     caller.cancellations.on_cancel(control.Cancel(actor="a", route=ROUTE, call=1, answer=7))
     while caller.later:
@@ -117,7 +115,7 @@ def test_a_caller_whose_connection_is_being_made_is_answered_when_it_is_there(
     assert caller.answers == [(7, True)]
 
 
-def test_what_is_kept_is_limited_and_never_makes_a_lie(
+def test_with_its_tables_full_it_never_cancels_a_call_that_has_begun(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "MAX_MARKS", 2)
@@ -125,7 +123,7 @@ def test_what_is_kept_is_limited_and_never_makes_a_lie(
     routes = [b"r-%010d" % n for n in range(activity.SLOTS + 3)]
     for route in routes:
         caller.cancellations.begin(route, 5)
-    assert not caller.cancel(5, routes[0])  # it has begun, though that is forgotten
+    assert not caller.cancel(5, routes[0])  # it has begun, although the record is dropped
     assert not caller.cancel(5, routes[2])
     caller.cancellations.begin(routes[0], 6)
     assert not caller.cancel(6, routes[0])
