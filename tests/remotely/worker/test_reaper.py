@@ -229,32 +229,19 @@ class Leaver:
 
 
 @pytest.mark.promise("own_process")
-@pytest.mark.parametrize("env", [{}, {"A": "1"}])
-def test_a_daemon_that_an_actor_forked_ends_with_the_actor(
-    cluster: str, env: dict[str, str]
+@pytest.mark.parametrize(("env", "depth"), [({}, 0), ({"A": "1"}, 0), ({}, 2)])
+def test_the_daemons_of_an_actor_end_with_it_and_others_stay(
+    cluster: str, env: dict[str, str], depth: int
 ) -> None:
     dies, lives = remotely.options(Leaver, env=env)(), Leaver()
-    left, kept = psutil.Process(dies.fork_away()), psutil.Process(lives.fork_away())
-
-    remotely.close(dies)
-
-    wait_until(lambda: not is_running(left), "the end of its daemon")
-    assert is_running(kept)
-    remotely.close(lives)
-    wait_until(lambda: not is_running(kept), "the end of the other")
-
-
-@pytest.mark.promise("own_process")
-def test_a_chain_of_daemons_ends_with_its_actor_and_others_stay(cluster: str) -> None:
-    dies, lives = Leaver(), Leaver()
-    left = psutil.Process(dies.leave(2))
-    kept = psutil.Process(lives.leave(0))
-    wait_until(lambda: len(left.children(recursive=True)) == 2, "a chain of three")
+    left = psutil.Process(dies.leave(depth) if depth else dies.fork_away())
+    kept = psutil.Process(lives.fork_away())
+    wait_until(lambda: len(left.children(recursive=True)) == depth, "the whole chain")
     chain = [left, *left.children(recursive=True)]
 
     remotely.close(dies)
 
-    wait_until(lambda: not any(map(is_running, chain)), "the end of the chain")
+    wait_until(lambda: not any(map(is_running, chain)), "the end of its daemons")
     assert is_running(kept)
     remotely.close(lives)
     wait_until(lambda: not is_running(kept), "the end of the other")
