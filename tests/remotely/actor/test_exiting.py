@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,24 +67,19 @@ class Lingerer:
         return [os.getpid(), self.child.pid]
 
 
-def ends_by_close(writer: Writer) -> None:
-    remotely.close(writer)
-
-
-def ends_by_leaving(writer: Writer) -> None:
-    with pytest.raises(remotely.ActorDied):
-        writer.leave()
-
-
-@pytest.mark.parametrize("end", [ends_by_close, ends_by_leaving])
+@pytest.mark.parametrize("exits", [False, True])
 @pytest.mark.parametrize("in_cycle", [False, True])
 def test_files_are_complete_when_the_actor_has_ended(
-    here: None, tmp_path: Path, end: Callable[[Writer], None], in_cycle: bool
+    here: None, tmp_path: Path, exits: bool, in_cycle: bool
 ) -> None:
     writer = Writer(tmp_path, in_cycle)
     writer.write()
 
-    end(writer)
+    if exits:
+        with pytest.raises(remotely.ActorDied):
+            writer.leave()
+    else:
+        remotely.close(writer)
 
     assert (tmp_path / "rows").read_text() == "row\n"
     assert (tmp_path / "log").read_text() == "line\n"
