@@ -29,7 +29,7 @@ from remotely.values import restart_file
 from remotely.worker.memory_limit import MemoryLimit
 from remotely.worker.output import LogFiles, read_piece
 from remotely.worker.reaper import Child, Reaper, Stage
-from remotely.worker.spawner import Home, Spawner
+from remotely.worker.spawner import Spawner, WorkerInfo
 from remotely.worker.store_line import StoreLine
 
 log = logging.getLogger("remotely.worker")
@@ -45,21 +45,21 @@ class Actors:
     def __init__(
         self,
         loop: Loop,
-        home: Home,
+        info: WorkerInfo,
         send: Callable[[msgspec.Struct], object],
         emptied: Callable[[], object],
         store: StoreLine | None,
     ) -> None:
         self._loop = loop
-        self._folder = home.folder
+        self._folder = info.folder
         self._send = send
         self._emptied = emptied
         self._children: dict[str, Child] = {}
         self._next_lives: dict[str, control.Spawn] = {}  # wait for the end of the last life
         self._decoder = control.Decoder(control.FromActor)
-        self._logs = LogFiles(home.folder / "logs")
-        self._reaper = Reaper(loop, home.worker, self._children, self._drain, self._reaped)
-        self._spawner = Spawner(loop, home, self._logs, self, ThrottledLog(log.warning))
+        self._logs = LogFiles(info.folder / "logs")
+        self._reaper = Reaper(loop, info.worker, self._children, self._drain, self._reaped)
+        self._spawner = Spawner(loop, info, self._logs, self, ThrottledLog(log.warning))
         self._access = AccessRelay(send, self._answer_asker)
         self._store = store
         self._memory_limit = MemoryLimit(loop, self.children)

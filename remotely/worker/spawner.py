@@ -157,7 +157,7 @@ class ZygoteLine:
 
 
 @dataclass(frozen=True)
-class Home:
+class WorkerInfo:
     """The facts that are the same for all actors of a worker."""
 
     worker: str
@@ -203,14 +203,14 @@ class Spawner:
     def __init__(
         self,
         loop: Loop,
-        home: Home,
+        info: WorkerInfo,
         logs: LogFiles,
         parent: Parent,
         throttled: ThrottledLog,
     ) -> None:
         self.client_keys: list[bytes] = []  # for the next child
         self._loop = loop
-        self._home = home
+        self._info = info
         self._logs = logs
         self._parent = parent
         self._waiting: dict[str, control.Spawn] = {}  # in the order of arrival
@@ -218,9 +218,9 @@ class Spawner:
         self._avoids_zygote: set[str] = set()  # waiting requests that a zygote's end set back
         self._is_due = False  # `_serve` is scheduled
         self._numbers = itertools.count()
-        (home.folder / "s").mkdir(parents=True, exist_ok=True)
+        (info.folder / "s").mkdir(parents=True, exist_ok=True)
         self._zygote = ZygoteLine(
-            loop, home.folder, home.worker, self._on_zygote_message, self._on_zygote_lost, throttled
+            loop, info.folder, info.worker, self._on_zygote_message, self._on_zygote_lost, throttled
         )
 
     def ask(self, spawn: control.Spawn) -> None:
@@ -307,20 +307,20 @@ class Spawner:
 
     def _child(self, spawn: control.Spawn, ours: socket.socket, pipes: dict[int, bool]) -> Child:
         """Write the Birth into the socket, where the process will read it; return the child."""
-        home, pair, request = self._home, fresh_pair(), spawn.request
+        info, pair, request = self._info, fresh_pair(), spawn.request
         # Each try has its own path: a process forked by a lost zygote may still bind the last one.
-        ipc = f"ipc://{home.folder}/s/{request.actor[:12]}.{next(self._numbers)}"
+        ipc = f"ipc://{info.folder}/s/{request.actor[:12]}.{next(self._numbers)}"
         env = {**request.env, processes.TAG: self._tag_of(request)}
         birth = control.Birth(
             request=msgspec.structs.replace(request, env=env),
-            master=home.master,
-            master_public=home.master_public,
-            host=home.host,
-            machine=home.machine,
+            master=info.master,
+            master_public=info.master_public,
+            host=info.host,
+            machine=info.machine,
             ipc=ipc,
-            listening=home.listening,
-            folder=str(home.folder),
-            gpus=[home.gpus[gpu] for gpu in spawn.gpu_ids],
+            listening=info.listening,
+            folder=str(info.folder),
+            gpus=[info.gpus[gpu] for gpu in spawn.gpu_ids],
             public_key=pair.public,
             secret_key=pair.secret,
             client_keys=self.client_keys,
@@ -330,7 +330,7 @@ class Spawner:
             socket.send_fds(ours, [control.encode(birth)], [page_fd])
         printed = functools.partial(self._parent.printed, request)
         logged = functools.partial(self._parent.logged, request)
-        output = Output(self._logs.begin(request), printed, self._loop.after, home.stays)
+        output = Output(self._logs.begin(request), printed, self._loop.after, info.stays)
         return Child(
             request=request,
             gpu_ids=spawn.gpu_ids,
@@ -341,12 +341,12 @@ class Spawner:
                 class_name=request.class_name,
                 life=request.life,
                 pid=0,
-                host=home.host,
-                machine=home.machine,
+                host=info.host,
+                machine=info.machine,
                 ipc=ipc,
                 tcp="",
                 public_key=pair.public,
-                store=home.store,
+                store=info.store,
             ),
             socket=ours,
             output=output,
@@ -359,7 +359,7 @@ class Spawner:
         )
 
     def _tag_of(self, request: control.Request) -> str:
-        return f"{self._home.worker}:{request.actor}"
+        return f"{self._info.worker}:{request.actor}"
 
     def _execute(self, child: Child, descriptors: list[int]) -> None:
         """Start a new interpreter, with the actor's environment variables."""

@@ -37,7 +37,7 @@ from remotely.transport.relay import Relay
 from remotely.values import arena
 from remotely.worker.actors import Actors
 from remotely.worker.reaper import CPU_AT_LEAST_S
-from remotely.worker.spawner import Home
+from remotely.worker.spawner import WorkerInfo
 from remotely.worker.store_line import StoreLine
 
 log = logging.getLogger("remotely.worker")
@@ -61,7 +61,7 @@ class Worker:
         self._leaving = False
         self._loop = Loop()
         self._store = self._make_store() if config.listening.host and arena.SUPPORTED else None
-        home = Home(
+        info = WorkerInfo(
             worker=config.worker,
             folder=self._folder,
             master=config.master,
@@ -73,7 +73,7 @@ class Worker:
             store=self._store.address if self._store else None,
             stays=not config.lifeline,
         )
-        self._actors = Actors(self._loop, home, self._send, self._stop_if_done, self._store)
+        self._actors = Actors(self._loop, info, self._send, self._stop_if_done, self._store)
         self._fence = WorkerFence(self._folder, config.master)
         self._context = sockets.new_context()
         self._relay: Relay | None = None  # an embedded cluster admits no other machines

@@ -18,7 +18,7 @@ from remotely.protocol import control
 from remotely.protocol.listening import Listening
 from remotely.transport.loop import Loop
 from remotely.worker.actors import Actors
-from remotely.worker.spawner import Home
+from remotely.worker.spawner import WorkerInfo
 
 OLD, NEW = b"old".ljust(40), b"new".ljust(40)
 
@@ -52,8 +52,8 @@ class Played:
     def __init__(self, folder: Path) -> None:
         self.sent: list[msgspec.Struct] = []
         self.loop = Loop()
-        home = Home("w", folder, "", b"", Listening(), [], "host", "machine", True)
-        self.actors = Actors(self.loop, home, self.sent.append, lambda: None, None)
+        info = WorkerInfo("w", folder, "", b"", Listening(), [], "host", "machine", True)
+        self.actors = Actors(self.loop, info, self.sent.append, lambda: None, None)
         self.ends = NoZygote.ends
 
     def spawn(self, actor: str, life: int = 0) -> None:

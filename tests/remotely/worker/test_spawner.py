@@ -16,7 +16,7 @@ from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.loop import Loop
 from remotely.worker.output import LogFiles
 from remotely.worker.reaper import Child
-from remotely.worker.spawner import FORKS_AT_ONCE, Home, Spawner
+from remotely.worker.spawner import FORKS_AT_ONCE, Spawner, WorkerInfo
 from tests.clusters import wait_until
 
 
@@ -30,9 +30,9 @@ class Family:
         self.failures: dict[str, str] = {}
         self.loop = Loop()
         master = f"ipc://{folder}/master"
-        home = Home("a worker", folder, master, b"", Listening(), [], "host", "machine", True)
+        info = WorkerInfo("a worker", folder, master, b"", Listening(), [], "host", "machine", True)
         before = set(processes.children_of(os.getpid()))
-        self.spawner = Spawner(self.loop, home, LogFiles(folder), self, ThrottledLog(print))
+        self.spawner = Spawner(self.loop, info, LogFiles(folder), self, ThrottledLog(print))
         (self.zygote,) = set(processes.children_of(os.getpid())) - before
 
     def prepared(self, child: Child) -> None:
