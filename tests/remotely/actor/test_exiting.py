@@ -162,9 +162,7 @@ def test_an_actor_that_ignores_sigterm_at_its_end_is_killed(here: None) -> None:
 
 
 @pytest.mark.slow
-def test_an_actor_whose_client_died_while_closing_it_ends(
-    started: Any, nothing_left: None
-) -> None:
+def test_an_actor_whose_client_died_while_closing_it_ends(started: Any, nothing_left: None) -> None:
     remotely.connect(started.address, key=started.key)
     lingerer = remotely.options(Lingerer, detached=True)()
     pids = lingerer.pids()

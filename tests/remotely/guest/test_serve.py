@@ -133,9 +133,7 @@ def one(**options: Any) -> Simulator:
 # --- an actor like any other ----------------------------------------------------------------------
 
 
-def test_a_guest_is_an_actor_like_any_other(
-    here: None, started_here: Here, guests: Guests
-) -> None:
+def test_a_guest_is_an_actor_like_any_other(here: None, started_here: Here, guests: Guests) -> None:
     guest = guests.start(started_here, name="sim")
     simulator = one()
     assert isinstance(simulator, Simulator)

@@ -361,9 +361,7 @@ def test_only_the_logs_of_the_actors_that_ended_last_are_kept(
     assert logs.find("C-3") == (request(3).actor, files[3])
 
 
-def test_a_restarted_actor_keeps_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restarted_actor_keeps_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = LogFiles(tmp_path)
     logs.begin(request(1, "same"))
     monkeypatch.setattr(output, "KEEP_ENDED", 1)
