@@ -161,7 +161,7 @@ def test_a_machine_leaves_by_itself_after_so_long_without_its_master(
         os.kill(first.pids(port)["master"], signal.SIGKILL)
         assert join.wait(DEADLINE_S) == 0
         assert join.stderr is not None
-        assert "no word from the master" in join.stderr.read()
+        assert "heard nothing from the master" in join.stderr.read()
     first.does("stop", "--port", port)
 
 

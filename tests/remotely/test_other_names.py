@@ -126,7 +126,7 @@ def test_an_unknown_parameter_raises_an_error_with_the_closest_one() -> None:
         (lambda: loose.connect(key=5), TypeError, "key=5 must be a path"),
         (lambda: loose.connect(cpus="2"), ValueError, "cpus='2' must be a number"),
         (lambda: loose.connect(cpus=-1), ValueError, "cpus=-1 must be a number, at least 0"),
-        (lambda: loose.connect(gpus=-1), ValueError, "gpus=-1: it is to be how many, or which"),
+        (lambda: loose.connect(gpus=-1), ValueError, "gpus=-1: give a count, or a list of names"),
         (lambda: loose.connect(patience_s=-1), ValueError, "patience_s=-1 must be"),
         (lambda: loose.connect(show_output="no"), TypeError, "must be True or False"),
         (lambda: loose.group(Counter, "2"), ValueError, "count='2' must be a whole number"),
