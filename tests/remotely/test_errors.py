@@ -454,7 +454,7 @@ def test_no_room_now_waits_says_so_and_gives_up_after_a_bound(
         remotely.group(Worker, 4)
 
     assert capfd.readouterr().err.count("waiting for a place") == 1  # and not twice
-    assert "no room for 3 s: 4 actors of Worker, which live at once, ask for 1 CPU each; " in str(
+    assert "no room for 3 s: 4 actors of Worker, placed together, ask for 1 CPU each; " in str(
         refused.value
     )
     assert "Worker-1 (2 CPUs)" in str(refused.value)

@@ -9,7 +9,7 @@ import msgspec
 
 from remotely.master.admission import Admission
 from remotely.master.core import Core
-from remotely.master.state import Instruction, LetGo, Log, Probe, State, Tell
+from remotely.master.state import Forget, Instruction, Log, Probe, Send, State
 from remotely.master.waiting import WaitingList, gang_of
 from remotely.protocol import control
 from remotely.protocol.index import Index
@@ -54,19 +54,19 @@ class Cluster:
         left, logged = deque(instructions), []
         while left:
             match left.popleft():
-                case Tell(who=who, message=message) if who not in self.cut_off:
+                case Send(peer=who, message=message) if who not in self.cut_off:
                     self.said.append((who, message))
                     if isinstance(message, control.Spawn):
                         self.to_spawn.append((who, message))
-                case Tell(who=who):
+                case Send(peer=who):
                     left.extend(self.core.lose_route(who, self.now))
-                case Probe(worker=worker, asker=asker, question=question):
+                case Probe(worker=worker, client=client, request=request):
                     if worker in self.cut_off:
                         left.extend(self.core.lose_route(worker, self.now))
-                    left.extend(self.core.locate(asker, question))
-                case Log(sentence=sentence):
-                    logged.append(sentence)
-                case LetGo(who=who):
+                    left.extend(self.core.locate(client, request))
+                case Log(line=line):
+                    logged.append(line)
+                case Forget(peer=who):
                     self.gone.append(who)
         return logged
 
@@ -92,7 +92,7 @@ class Cluster:
         self.do(self.core.greet(hello, KEY, self.now))
 
     def says(self, who: str, message: msgspec.Struct) -> None:
-        hear = self.core.hear_worker if who in self.living else self.core.hear_client
+        hear = self.core.handle_worker if who in self.living else self.core.handle_client
         self.do(hear(who, message, self.now))
 
     def asks(self, who: str, actor: str, **wishes: Any) -> int:
@@ -131,8 +131,8 @@ class Cluster:
             actors=list(self.living.setdefault(worker, {}).values()),
             births=self.births.get(worker, []),
         )
-        self.do(self.core.enlist(register, self.now, predecessors=predecessors))
-        self.do(self.core.settle(register))
+        self.do(self.core.register_worker(register, self.now, predecessors=predecessors))
+        self.do(self.core.reconcile_worker(register))
 
     def loses(self, worker: str, may_return: bool = False) -> None:
         """Lose a worker, with its actors."""
@@ -146,7 +146,7 @@ class Cluster:
 
     def learns(self) -> None:
         """Workers may come back, as to a new master, for a lease from now on."""
-        self.state.learns_until = self.now + LEASE_S
+        self.state.recovers_until = self.now + LEASE_S
 
     def expires(self) -> list[str]:
         """Have the core look at the clock; return what it logs."""
@@ -344,11 +344,11 @@ def check(cluster: Cluster) -> None:
     assert {r.worker for _, r in records} <= set(cluster.core.workers)
     assert not table.records.keys() & table.deaths.keys()
     for name, actor in table.names.items():
-        assert (state.restarts.due.get(actor) or table.records[actor]).request.name == name
+        assert (state.restarts.pending.get(actor) or table.records[actor]).request.name == name
     ledger = state.workers.ledger
     for worker, machine in state.workers.records.items():
         here = [r.request.resources for _, r in records if r.worker == worker]
-        kept = [asked for placement, asked in ledger.kept if placement.worker == worker]
+        kept = [asked for placement, asked in ledger.reserved if placement.worker == worker]
         free = machine.register.resources - sum([*here, *kept], Resources())
         assert ledger.free(worker).cpus == free.cpus
         assert ledger.free(worker).memory == free.memory
@@ -362,10 +362,10 @@ def check_callers(cluster: Cluster) -> None:
         record = cluster.state.actors.records[actor]
         assert record.location is not None
         assert admission.is_listed(record.request.key)
-    assert {worker for key in admission.told for worker in admission.told.of(key)} <= set(
+    assert {worker for key in admission.informed for worker in admission.informed.of(key)} <= set(
         cluster.core.workers
     )
-    assert set(admission.told) <= set(admission.delegates.values())
+    assert set(admission.informed) <= set(admission.delegates.values())
 
 
 def check_waiting(cluster: Cluster) -> None:

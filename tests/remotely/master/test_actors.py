@@ -89,11 +89,11 @@ class Cause(NamedTuple):
 
 
 CAUSES = (
-    Cause(Event.ASKED, Stage.ask),
-    Cause(Event.ROOM, lambda stage: stage.cluster.joins("more", cpus=1, machine="m")),
+    Cause(Event.REQUESTED, Stage.ask),
+    Cause(Event.PLACED, lambda stage: stage.cluster.joins("more", cpus=1, machine="m")),
     Cause(Event.REFUSED, lambda stage: stage.cluster.passes(61)),
-    Cause(Event.BROUGHT, lambda stage: stage.is_brought("other", is_born=False)),
-    Cause(Event.BORN, Stage.is_born),
+    Cause(Event.ADOPTED, lambda stage: stage.is_brought("other", is_born=False)),
+    Cause(Event.STARTED, Stage.is_born),
     Cause(Event.CLOSED, Stage.close),
     Cause(Event.DIED, lambda stage: stage.dies(asked=True)),
     Cause(Event.MAKER_RESTARTS, Stage.dies),
@@ -116,22 +116,22 @@ def play(monkeypatch: pytest.MonkeyPatch, phase: Phase, cause: Cause) -> list[tu
     owner = {Phase.RESUMING: "", Phase.RESTARTING: "client"}.get(phase, cause.owner)
     stage = Stage(phase, owner)
     seen: list[tuple[Pair, Phase]] = []
-    really_happen = actors.happen
+    apply_event = actors.apply_event
 
-    def seen_to_happen(
+    def recorded(
         state: State, event: Event, record: ActorRecord, said: object = None
     ) -> None:
         if record.request.actor != "a":
-            really_happen(state, event, record, said)
+            apply_event(state, event, record, said)
             return
         before, count = phase_of(state, "a"), len(seen)
-        really_happen(state, event, record, said)
+        apply_event(state, event, record, said)
         if len(seen) == count:
             seen.append(((before, event), phase_of(state, "a")))
 
     with monkeypatch.context() as patched:
         for module in (actors, reregistration):
-            patched.setattr(module, "happen", seen_to_happen)
+            patched.setattr(module, "apply_event", recorded)
         cause.do(stage)
     return seen
 
@@ -326,7 +326,7 @@ def test_a_client_is_told_why_its_actor_ended_at_birth(cluster: Cluster) -> None
     cluster.says("worker", control.Died(obituary=how))
     ((_, refused),) = cluster.told(control.NotPlaced)
     assert (refused.ticket, refused.error) == (ticket, "ActorDied")
-    assert refused.why == "its process ended at birth (3):  no such library"
+    assert refused.why == "its process ended while starting (3):  no such library"
     cluster.has("client", "b")  # the room is free
 
 
@@ -453,4 +453,4 @@ def test_a_deadlock_is_told_to_the_script_once_and_so_is_its_end(cluster: Cluste
     assert "b waits in run for a.go() and a waits in run for b.go(): a deadlock" in notice.text
     cluster.says("in a", control.Unblocked())
     ((who, notice),) = cluster.told(control.Notice)
-    assert "no deadlock any more, as this has ended: a waits" in notice.text
+    assert "the deadlock is resolved: this wait has ended: a waits" in notice.text

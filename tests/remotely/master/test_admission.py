@@ -46,7 +46,7 @@ def test_an_id_is_that_of_one_key_in_one_role_and_of_one_process() -> None:
 
 
 def test_nobody_can_use_anothers_id(admission: Admission) -> None:
-    admission.relist([CLIENT, OTHERS], [WORKER])
+    admission.set_keys([CLIENT, OTHERS], [WORKER])
     taken = hello(CLIENT)
     for liar in (
         msgspec.structs.replace(taken, nonce="guessed"),  # with the same key
@@ -85,11 +85,11 @@ def test_a_delegate_is_a_client_inside_its_actor_until_that_has_ended(admission:
     for elsewhere in ("", "b"):
         with pytest.raises(NotAllowed, match="for that actor alone"):
             admission.vet_client(hello(OURS, elsewhere), OURS)
-    admission.note_told("near", OURS)
-    admission.note_told("far", OURS)
-    assert admission.end("a") == (OURS, ["near", "far"])
+    admission.add_informed("near", OURS)
+    admission.add_informed("far", OURS)
+    assert admission.remove_delegate("a") == (OURS, ["near", "far"])
     assert admission.role_of(OURS) is None
-    assert admission.end("a") == (b"", [])
+    assert admission.remove_delegate("a") == (b"", [])
 
 
 def test_a_listed_client_lives_in_no_actor_whatever_it_says(admission: Admission) -> None:
@@ -109,13 +109,13 @@ def test_an_actor_has_one_delegate_and_never_a_listed_key(admission: Admission) 
 def test_naming_anothers_delegate_does_not_revoke_it(admission: Admission) -> None:
     admission.delegate("victim", OURS)
     admission.delegate("liar", OURS)
-    assert admission.end("liar") == (b"", [])
+    assert admission.remove_delegate("liar") == (b"", [])
     assert admission.vet_client(hello(OURS, "victim"), OURS) is not None
-    assert admission.end("victim") == (OURS, [])
+    assert admission.remove_delegate("victim") == (OURS, [])
 
 
 def test_a_viewer_is_a_client_that_lives_nowhere_and_has_nothing(admission: Admission) -> None:
-    admission.relist([CLIENT], [WORKER], [OURS])
+    admission.set_keys([CLIENT], [WORKER], [OURS])
     assert admission.role_of(OURS) == "viewer"
     with pytest.raises(NotAllowed, match="not that of its key"):
         admission.vet_client(hello(OURS), OURS)

@@ -8,7 +8,7 @@ import pytest
 from remotely.master import guests
 from remotely.master.admission import Admission
 from remotely.master.core import Core
-from remotely.master.state import Instruction, LetGo, Tell
+from remotely.master.state import Forget, Instruction, Send
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
@@ -24,27 +24,27 @@ class Cluster:
     A guest is called by its nonce here.
     """
 
-    def __init__(self, learns_until: float = 0.0) -> None:
+    def __init__(self, recovers_until: float = 0.0) -> None:
         self.said: list[tuple[str, msgspec.Struct]] = []
         self.gone: list[str] = []
         self.refused: list[control.Refused] = []
         self.names: dict[str, str] = {}  # for this test, by the id
         self.tickets = 0
         self.admission = Admission([CLIENT_KEY], [WORKER_KEY], b"secret")
-        self.core = Core(self.admission, LEASE_S, learns_until)
+        self.core = Core(self.admission, LEASE_S, recovers_until)
 
     def do(self, instructions: list[Instruction]) -> None:
         for each in instructions:
-            if isinstance(each, Tell):
+            if isinstance(each, Send):
                 self.said.append((each.who, each.message))
-            elif isinstance(each, LetGo):
+            elif isinstance(each, Forget):
                 self.gone.append(each.who)
 
     def client_says(self, who: str, message: msgspec.Struct) -> None:
-        self.do(self.core.hear_client(who, message, 0.0))
+        self.do(self.core.handle_client(who, message, 0.0))
 
     def guest_says(self, nonce: str, message: msgspec.Struct) -> None:
-        self.do(self.core.hear_worker(id_of(nonce), message, 0.0))
+        self.do(self.core.handle_worker(id_of(nonce), message, 0.0))
 
     def told(self, who: str, kind: type) -> list[Any]:
         """Return what this peer was told of a kind since the last time."""
@@ -78,16 +78,16 @@ class Cluster:
     ) -> None:  # fmt: skip
         """Do as the master does, which has the socket."""
         self.names[register.worker] = register.nonce
-        register = guests.vouch(register, key, self.admission.seals)
+        register = guests.vet(register, key, self.admission.seals)
         predecessors = [id_of(before, key)] if before else []
         if guests.is_guest(register):
             for each in predecessors:
                 self.do(self.core.remove_worker(each, guests.AGAIN, now))
-            if refusal := self.core.why_not(register, now):
+            if refusal := self.core.refusal_of(register, now):
                 self.refused.append(refusal)
                 return
-        self.do(self.core.enlist(register, now, is_near, predecessors))
-        self.do(self.core.settle(register))
+        self.do(self.core.register_worker(register, now, is_near, predecessors))
+        self.do(self.core.reconcile_worker(register))
 
     def dies(self, nonce: str) -> None:
         obituary = control.Obituary(actor=id_of(nonce), life=0, why="gone")
@@ -224,7 +224,7 @@ def test_a_question_that_is_asked_again_is_one_question(cluster: Cluster) -> Non
 
 
 def test_a_new_master_gives_nobody_what_another_has(cluster: Cluster) -> None:
-    again = Cluster(learns_until=5.0)
+    again = Cluster(recovers_until=5.0)
     for nonce in ("a", "b"):
         again.arrives(nonce, "Sim", now=1.0, returns=True)
     again.hello("bob", now=1.0)
@@ -249,7 +249,7 @@ def test_a_name_that_is_taken_is_refused(cluster: Cluster) -> None:
 
 
 def test_a_new_master_gives_no_name_away_that_one_may_have_who_returns() -> None:
-    cluster = Cluster(learns_until=5.0)
+    cluster = Cluster(recovers_until=5.0)
     cluster.hello("ann")
     cluster.arrives("b", "Sim", name="sim", now=1.0)
     assert [refused.error for refused in cluster.refused] == ["MasterLost"]
@@ -269,7 +269,7 @@ def test_one_that_dials_in_again_takes_the_place_of_what_it_was_and_of_nothing_e
     cluster.told("ann", control.Located)
     assert cluster.finds("sim") == ["b"]
     other = b"another worker's key".ljust(40)
-    cluster.do(cluster.core.list_keys([CLIENT_KEY], [WORKER_KEY, other]))
+    cluster.do(cluster.core.set_keys([CLIENT_KEY], [WORKER_KEY, other]))
     cluster.arrives("c", "Sim", name="sim", before="b", key=other)
     assert [refused.error for refused in cluster.refused] == ["NameTaken"]
 
@@ -292,9 +292,9 @@ def test_the_end_of_its_connection_is_its_end(cluster: Cluster) -> None:
 
 def test_a_key_that_is_revoked_ends_its_actors(cluster: Cluster) -> None:
     cluster.arrives("b", "Sim")
-    cluster.do(cluster.core.list_keys([CLIENT_KEY], [WORKER_KEY]))
+    cluster.do(cluster.core.set_keys([CLIENT_KEY], [WORKER_KEY]))
     assert not cluster.told(id_of("b"), control.End)
-    cluster.do(cluster.core.list_keys([CLIENT_KEY], []))
+    cluster.do(cluster.core.set_keys([CLIENT_KEY], []))
     assert [end.actor for end in cluster.told(id_of("b"), control.End)] == [id_of("b")]
 
 
@@ -322,20 +322,20 @@ def test_nothing_is_placed_on_a_guest(cluster: Cluster) -> None:
 
 def test_callers_are_relayed_near_the_master_or_where_the_fewest_actors_are() -> None:
     cluster = Cluster()
-    refused = cluster.core.relay_for_guest()
+    refused = cluster.core.choose_relay()
     assert isinstance(refused, control.Refused)
     assert refused.error == "NoResources"
     cluster.joins("other")
-    relay = cluster.core.relay_for_guest()
+    relay = cluster.core.choose_relay()
     assert relay == control.Relay(address="tcp://other:1", token=b"token", is_near=False)
     cluster.joins("near", is_near=True)
-    relay = cluster.core.relay_for_guest()
+    relay = cluster.core.choose_relay()
     assert relay == control.Relay(address="tcp://near:1", token=b"token", is_near=True)
 
 
 def test_a_process_houses_its_own_object_and_no_other(cluster: Cluster) -> None:
     """As would a thief with a worker's key who has heard of an actor's id."""
-    learning = Cluster(learns_until=5.0)
+    learning = Cluster(recovers_until=5.0)
     learning.hello("ann")
     for each in (cluster, learning):
         each.arrives("thief", "Sim", name="sim", actor=id_of("a"), returns=True)

@@ -147,13 +147,13 @@ def test_a_thousand_equal_requests_are_retried_as_one(
         cluster.has("client", f"a{n}", cpus=1)
     for n in range(1000):
         cluster.asks("client", f"w{n}", cpus=2)
-    tried, really_serve = [], actors.serve
+    tried, try_place = [], actors.try_place
 
     def counted(state: State, waiter: Waiter) -> bool:
         tried.append(waiter.request.actor)
-        return really_serve(state, waiter)
+        return try_place(state, waiter)
 
-    monkeypatch.setattr(actors, "serve", counted)
+    monkeypatch.setattr(actors, "try_place", counted)
     cluster.buries("a0")
     assert tried == []
     cluster.buries("a1")
@@ -203,7 +203,7 @@ def test_an_unreported_earlier_life_is_said_to_restart(cluster: Cluster, how: st
     ((_, located),) = cluster.told(control.Located)
     assert located.location is not None
     assert located.location.life == 1
-    assert not list(cluster.state.restarts.due_by("client"))
+    assert not list(cluster.state.restarts.pending_of("client"))
 
 
 def test_the_place_of_a_life_that_is_over_is_not_asked_for_again(cluster: Cluster) -> None:
@@ -286,12 +286,12 @@ def test_nothing_is_left_of_peers_that_came_and_went(cluster: Cluster) -> None:
     assert not list(state.waiting)
     assert not state.waiting.firsts()
     assert not state.workers.ledger.pythons
-    assert not state.workers.ledger.kept
+    assert not state.workers.ledger.reserved
     assert not state.workers.ledger.cpus
-    assert not state.questions.held
-    assert not state.restarts.due
+    assert not state.deferred.by_topic
+    assert not state.restarts.pending
     assert not state.restarts.begun
-    assert not state.log_queries.asks
+    assert not state.log_queries.queries
 
 
 # --- peers that lie -------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ def test_nobody_is_admitted_as_an_actor_that_is_not_born(cluster: Cluster) -> No
 def test_a_client_whose_key_was_revoked_is_given_no_actor(cluster: Cluster) -> None:
     cluster.learns()
     cluster.asks("client", "held", name="store", named=True)
-    cluster.do(cluster.core.list_keys([], []))
+    cluster.do(cluster.core.set_keys([], []))
     cluster.passes(LEASE_S)
     cluster.asks("client", "a")
     cluster.joins("worker")
@@ -409,7 +409,7 @@ def test_a_revoked_clients_delegates_are_taken_back(cluster: Cluster) -> None:
     cluster.says("worker", control.Delegate(actor="a", key=b"d" * 40))
     cluster.says("other", control.MayCall(key=b"d" * 40))
     assert cluster.told(control.Caller)[-1][1].admitted
-    cluster.do(cluster.core.list_keys([], []))
+    cluster.do(cluster.core.set_keys([], []))
     taken_back = control.Caller(key=b"d" * 40, admitted=False)
     assert cluster.told(control.Caller) == [("other", taken_back)]
 
@@ -424,7 +424,7 @@ def test_nothing_is_kept_of_workers_that_asked_about_keys_and_left(cluster: Clus
         cluster.says(f"guest-{n}", control.MayCall(key=b"d" * 40))
         cluster.says(f"guest-{n}", control.MayCall(key=b"unknown".ljust(40)))
         cluster.loses(f"guest-{n}")
-    assert held_by(cluster.admission.told) == {}
+    assert held_by(cluster.admission.informed) == {}
     assert held_by(cluster.state.delegates.askers) == {}
 
 
@@ -433,7 +433,7 @@ def test_no_delegate_comes_back_after_its_clients_key_was_revoked(cluster: Clust
     cluster.has("client", "a")
     cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
     assert cluster.admission.role_of(b"l" * 40) == "client"
-    cluster.do(cluster.core.list_keys([], []))
+    cluster.do(cluster.core.set_keys([], []))
     cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
     assert cluster.admission.role_of(b"l" * 40) is None
 
@@ -476,7 +476,7 @@ def test_a_status_says_where_the_life_was_that_ended_and_not_where_the_next_one_
     detached = request_of("a", "client", owner="", max_restarts=1)
     cluster.says("client", control.Place(ticket=1, request=detached, patience_s=60))
     cluster.spawns()
-    cluster.buries("a")  # its worker begins the next life, which has no place yet
+    cluster.buries("a")  # its worker begins the next life, which is not placed yet
     cluster.says("client", control.AskStatus(ticket=2, fresh=False))
     ((_, status),) = cluster.told(control.Status)
     assert [(end.machine, end.restarting) for end in status.ends] == [("m", True)]

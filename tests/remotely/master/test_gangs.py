@@ -33,7 +33,7 @@ def test_a_group_waits_whole_and_takes_nothing_from_others(cluster: Cluster) -> 
     tickets = ask_all(cluster, ["a", "b", "c"])
     told = cluster.told(control.Queued)
     assert [(who, q.ticket) for who, q in told] == [("client", ticket) for ticket in tickets]
-    assert "3 actors of Counter, which live at once, ask for 1 CPU each" in told[0][1].why
+    assert "3 actors of Counter, placed together, ask for 1 CPU each" in told[0][1].why
     cluster.has("client", "single", cpus=2)  # what the group cannot use is free for others
     cluster.buries("single")
     assert cluster.spawns() == []
@@ -241,7 +241,7 @@ def test_a_request_for_a_machine_is_placed_there_or_waits_for_it(cluster: Cluste
     cluster.has("client", "a", machine="small")
     assert "a" in cluster.living["w1"]
     cluster.asks("client", "b", machine="small")
-    assert "It is to be on small" in cluster.told(control.Queued)[0][1].why
+    assert "It must be on small" in cluster.told(control.Queued)[0][1].why
     cluster.has("client", "c")
     assert "c" in cluster.living["w2"]
     cluster.buries("a")
@@ -281,14 +281,14 @@ def test_a_request_near_an_actor_is_placed_on_its_machine(cluster: Cluster) -> N
     cluster.has("client", "b", near="a")
     assert "b" in cluster.living["w1"]
     cluster.asks("client", "c", near="a")
-    assert "It is to be near another actor" in cluster.told(control.Queued)[0][1].why
+    assert "It must be near another actor" in cluster.told(control.Queued)[0][1].why
     cluster.buries("b")
     assert cluster.spawns() == ["c"]
     cluster.asks("client", "d", near="a", machine="m2")
     assert "another machine than 'm2'" in cluster.told(control.NotPlaced)[0][1].why
     cluster.asks("client", "e", near="nobody")
     why = cluster.told(control.NotPlaced)[0][1].why
-    assert why == "the actor that it is to be near has ended, or has no place yet"
+    assert why == "the actor that it must be near has ended, or is not placed yet"
 
 
 def test_a_group_may_be_near_an_actor_too(cluster: Cluster) -> None:
@@ -335,4 +335,4 @@ def test_a_named_machine_without_the_python_is_refused_in_words(cluster: Cluster
     cluster.joins("w2", machine="m2")
     cluster.asks("client", "a", machine="m1")
     why = cluster.told(control.NotPlaced)[0][1].why
-    assert why == "where it is to be, no worker runs Python 3.11"
+    assert why == "no worker at the requested place runs Python 3.11"

@@ -102,8 +102,8 @@ def test_actors_share_a_gpu_and_fill_one_before_they_begin_another() -> None:
 
 def test_the_part_that_fits_best_is_taken_and_whole_gpus_stay_whole() -> None:
     ledger = ledger_of(a=Resources(16, 3))
-    ledger.reserve("a", Resources(1, 0.3), (0,))
-    ledger.reserve("a", Resources(1, 0.6), (1,))
+    ledger.allocate("a", Resources(1, 0.3), (0,))
+    ledger.allocate("a", Resources(1, 0.6), (1,))
     assert placed_by(ledger, Resources(1, 0.4)).gpu_ids == (1,)
     assert placed_by(ledger, Resources(1, 0.4)).gpu_ids == (0,)
     assert placed_by(ledger, Resources(1, 0.4)).gpu_ids == (2,)
@@ -132,8 +132,8 @@ def test_a_part_of_a_gpu_goes_to_a_worker_that_has_one() -> None:
 
 def test_a_gpu_that_is_held_twice_is_free_when_both_have_let_go() -> None:
     ledger = ledger_of(a=Resources(4, 1))
-    ledger.reserve("a", Resources(1, 0.5), (0,))
-    ledger.reserve("a", Resources(1, 1), (0,))
+    ledger.allocate("a", Resources(1, 0.5), (0,))
+    ledger.allocate("a", Resources(1, 1), (0,))
     assert ledger.free("a").gpus == -0.5
     ledger.release("a", Resources(1, 1), (0,))
     assert ledger.free("a").gpus == 0.5
@@ -163,7 +163,7 @@ def test_resources_of_the_users_are_taken_and_given_back() -> None:
 
 def test_what_a_worker_holds_beyond_what_it_has_is_owed() -> None:
     ledger = ledger_of(a=Resources(4))
-    ledger.reserve("a", LICENSE, ())
+    ledger.allocate("a", LICENSE, ())
     assert ledger.free("a") == Resources(3, others=(("license", -1.0),))
     ledger.release("a", LICENSE, ())
     assert ledger.free("a") == Resources(4)
@@ -213,7 +213,7 @@ def test_how_many_fit_is_counted_over_all_workers_by_the_scarcest_resource() -> 
 
 def test_what_is_taken_or_away_is_not_free_and_yet_there() -> None:
     ledger = ledger_of(a=Resources(4, 1), b=Resources(2))
-    ledger.reserve("a", Resources(3, 0.5), (0,))
+    ledger.allocate("a", Resources(3, 0.5), (0,))
     ledger.suspend("b")
     assert ledger.copies(Resources(1), PYTHON, 100) == 1
     assert ledger.copies(Resources(0, 0.25), PYTHON, 100) == 2
@@ -221,7 +221,7 @@ def test_what_is_taken_or_away_is_not_free_and_yet_there() -> None:
     assert ledger.copies_in_all(Resources(0, 0.25), PYTHON, 100) == 4
     assert ledger.copies_in_all(Resources(1), PYTHON, 5) == 5
     assert ledger.copies_in_all(Resources(1), PYTHON, 100, ["b"]) == 2
-    ledger.reserve("a", Resources(9), ())
+    ledger.allocate("a", Resources(9), ())
     assert ledger.copies(Resources(1), PYTHON, 100) == 0
 
 
@@ -292,14 +292,14 @@ def test_without_workers_the_reason_says_so() -> None:
 
 def test_what_a_new_master_learns_from_a_worker_is_taken() -> None:
     ledger = ledger_of(a=Resources(4, 4, 8 * GIB))
-    ledger.reserve("a", Resources(3, 2, GIB), (1, 3))
+    ledger.allocate("a", Resources(3, 2, GIB), (1, 3))
     assert ledger.free("a") == Resources(1, 2, 7 * GIB)
     assert placed_by(ledger, Resources(1, 2)).gpu_ids == (0, 2)
 
 
 def test_more_may_be_held_than_there_is_and_then_nothing_is_placed() -> None:
     ledger = ledger_of(a=Resources(2))
-    ledger.reserve("a", Resources(5), ())
+    ledger.allocate("a", Resources(5), ())
     assert ledger.free("a").cpus == -3
     assert ledger.place(Resources(1), PYTHON) is None
 
@@ -464,7 +464,7 @@ def test_the_choice_is_that_of_a_search_among_all_workers(
 def test_twenty_thousand_actors_on_a_thousand_workers_are_placed_as_fast_as_the_first() -> None:
     ledger = ledger_of(**{f"{i:016x}": Resources(32, 8, 256 * GIB) for i in range(1000)})
     for i in range(1000):
-        ledger.reserve(f"{i:016x}", Resources(10, 0, 100 * GIB), ())  # twenty actors each
+        ledger.allocate(f"{i:016x}", Resources(10, 0, 100 * GIB), ())  # twenty actors each
     started = time.process_time()
     for _ in range(200):
         assert isinstance(ledger.place(Resources(0.5, 0, GIB), PYTHON), Placement)
@@ -476,8 +476,8 @@ def test_room_that_is_kept_for_a_group_costs_each_of_it_the_same_on_a_large_clus
         ledger = ledger_of(**{f"{n:04}": Resources(2) for n in range(workers)})
         names = frozenset[str]()
         count = 2 * workers
-        found = steps(lambda: ledger.keep(Resources(1), PYTHON, count, None, names, names))
-        assert len(ledger.kept) == count
+        found = steps(lambda: ledger.reserve(Resources(1), PYTHON, count, None, names, names))
+        assert len(ledger.reserved) == count
         return found
 
     assert steps_to_keep(200) < 11 * steps_to_keep(20)

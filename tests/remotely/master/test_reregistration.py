@@ -219,11 +219,11 @@ def test_a_request_for_a_lost_machine_or_neighbor_waits_for_it(
     assert {told.obituary.restarting for _, told in cluster.told(control.Died)} == {True}
     cluster.asks("client", "b", near="a", max_restarts=1, life=1)
     ((_, near),) = cluster.told(control.Queued)
-    assert "is to be near another actor, which is between two lives" in near.why
+    assert "must be near another actor, which is between two lives" in near.why
     cluster.asks("client", "a", machine=machine, max_restarts=1, life=1)
     ((_, queued),) = cluster.told(control.Queued)
     assert (
-        queued.why == f"Counter is to be on {machine}. m cannot be reached now, and may come back"
+        queued.why == f"Counter must be on {machine}. m cannot be reached now, and may come back"
     )
     cluster.joins("next", cpus=2, machine="m")
     assert cluster.spawns() + cluster.spawns() == ["a", "b"]

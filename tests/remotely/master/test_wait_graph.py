@@ -8,7 +8,7 @@ def wait(number: int, target: str, now: float, sentence: str = "") -> Wait:
 
 
 def told(graph: WaitGraph, actor: str, said: Wait) -> list[str]:
-    return [member.sentence for member in graph.hear(actor, said)]
+    return [member.sentence for member in graph.record(actor, said)]
 
 
 def test_a_cycle_is_told_when_each_has_said_again_that_it_waits_and_once() -> None:

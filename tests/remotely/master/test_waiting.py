@@ -88,7 +88,7 @@ def test_a_request_without_patience_is_placed_or_refused_at_once(cluster: Cluste
         cluster.says("client", control.Place(ticket=ticket, request=request, patience_s=0))
     ((_, refusal),) = cluster.told(control.NotPlaced)
     assert (refusal.ticket, refusal.error) == (2, "NoResources")
-    assert "Counter asks for 1 CPU; the most that a machine has free is 0 CPUs" in refusal.why
+    assert "Counter asks for 1 CPU; the most free on one machine is 0 CPUs" in refusal.why
     assert cluster.spawns() == ["first"]
     cluster.buries("first")
     assert cluster.spawns() == []

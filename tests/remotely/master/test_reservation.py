@@ -62,7 +62,7 @@ def test_a_large_request_is_not_overtaken_for_ever(busy: Busy) -> None:
     busy.fill(6)
     busy.asks("client", "large", cpus=4)
     busy.pass_time(TICK_S)
-    assert not busy.state.workers.ledger.kept
+    assert not busy.state.workers.ledger.reserved
     busy.pass_time(OVERTAKEN_S)
     assert not busy.lives("large")
     busy.pass_time(4 * TICK_S)  # one ends at each tick
@@ -159,7 +159,7 @@ def test_kept_room_is_free_when_its_request_is_withdrawn(busy: Busy) -> None:
     busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
     busy.asks("client", "next", cpus=1)
     ((_, queued),) = busy.told(control.Queued)[-1:]
-    assert "Room is kept for Counter, which has waited longer" in queued.why
+    assert "Room is reserved for Counter, which has waited longer" in queued.why
     assert [w.free_cpus for w in workers_in_status(busy)] == [0]
     busy.says("client", control.End(actor="large", grace_s=0))
     busy.pass_time(TICK_S, ends=0, comes=0)
@@ -172,7 +172,7 @@ def test_kept_room_is_free_at_once_when_its_request_is_placed_elsewhere(busy: Bu
     busy.fill(4)
     busy.asks("client", "large", cpus=2)
     busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
-    (kept,) = busy.state.workers.ledger.keepers
+    (kept,) = busy.state.workers.ledger.reserved_on
     on_kept, elsewhere = busy.living[kept], busy.living[{"w1": "w2", "w2": "w1"}[kept]]
     busy.buries(next(iter(on_kept)))
     busy.asks("client", "next", cpus=1, machine=kept)
@@ -188,7 +188,7 @@ def test_room_on_a_machine_that_is_lost_is_kept_on_another(busy: Busy) -> None:
     busy.fill(6)
     busy.asks("client", "large", cpus=2)
     busy.pass_time(OVERTAKEN_S + TICK_S, ends=0)
-    (kept,) = busy.state.workers.ledger.keepers
+    (kept,) = busy.state.workers.ledger.reserved_on
     busy.loses(kept, may_return=True)
     busy.living[kept].clear()
     busy.joins(kept, cpus=2, machine=kept)
