@@ -36,9 +36,9 @@ class Cluster:
     def do(self, instructions: list[Instruction]) -> None:
         for each in instructions:
             if isinstance(each, Send):
-                self.said.append((each.who, each.message))
+                self.said.append((each.peer, each.message))
             elif isinstance(each, Forget):
-                self.gone.append(each.who)
+                self.gone.append(each.peer)
 
     def client_says(self, who: str, message: msgspec.Struct) -> None:
         self.do(self.core.handle_client(who, message, 0.0))
