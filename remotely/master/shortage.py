@@ -156,7 +156,7 @@ def why_waiting(
     together     how many of these actors are placed at once
     uncounted    how many actors would hold a CPU each if CPUs were counted
     """
-    free = most_free.at_least_none()
+    free = most_free.clamped()
     if together > 1:
         text = f"{together} actors of {class_name}, placed together, ask for {asked} each"
     else:

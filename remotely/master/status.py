@@ -75,7 +75,7 @@ def _free(worker: str, ledger: Ledger) -> Resources:
     if worker in ledger.away:
         return Resources()
     free = ledger.free(worker)
-    return free.at_least_none() if worker in ledger.reserved_on else free
+    return free.clamped() if worker in ledger.reserved_on else free
 
 
 def _away_s(worker: str, state: State) -> float:

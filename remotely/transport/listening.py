@@ -16,7 +16,7 @@ from remotely.machine import interfaces, this_machine
 from remotely.protocol.address import (
     is_ipv6,
     join_address,
-    nobody,
+    no_master,
     parse_address,
     unknown_host,
     unreachable,
@@ -119,7 +119,7 @@ def _reach(host: str, port: int, or_else: str) -> str:
     except OSError as error:
         code = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno
         why = unreachable(here(host, port), host, port, code, str(error))
-        raise MasterLost(nobody(join_address(host, port), why, or_else)) from None
+        raise MasterLost(no_master(join_address(host, port), why, or_else)) from None
     return join_address(host if {a[4][0] for a in known} == {found} else found, port)
 
 

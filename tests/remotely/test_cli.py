@@ -258,7 +258,7 @@ def test_what_is_written_wrongly_is_told_before_anything_starts(machine: Machine
     ):
         assert "remotely" in machine.refuses(*command, code=2)
     for address in ("nowhere:", "nowhere:x", ":8010"):
-        assert "is no address" in machine.refuses("status", address)
+        assert "is not an address" in machine.refuses("status", address)
     assert "from 1 to 65535" in machine.refuses("status", "nowhere:99999")
 
 

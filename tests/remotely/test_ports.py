@@ -99,7 +99,7 @@ def test_a_range_of_which_nothing_is_free_is_told_before_anything_starts(
 
 @pytest.mark.parametrize("ports", ["9000", "9100-9000", "0-9", "a-b"])
 def test_what_is_no_range_is_told(machine: Machine, ports: str) -> None:
-    assert "is no range of ports" in machine.refuses("start", "--ports", ports, code=2)
+    assert "is not a range of ports" in machine.refuses("start", "--ports", ports, code=2)
 
 
 def test_a_range_too_small_for_a_worker_is_told(machine: Machine, low: int) -> None:

@@ -530,7 +530,7 @@ def test_serve_without_a_cluster_or_a_key_says_what_to_do(
     (told,) = [r.getMessage() for r in caplog.records if r.name == "remotely"]  # at once
     assert "nothing listens at port 9" in told
     assert told.endswith("Trying again for 1 s (patience_s)")
-    with pytest.raises(ValueError, match="is no address"):
+    with pytest.raises(ValueError, match="is not an address"):
         remotely.serve(Simulator(), address="127.0.0.1:x", key=key)
 
 

@@ -14,7 +14,7 @@ def test_a_range_has_both_its_ends() -> None:
 
 @pytest.mark.parametrize("text", ["9000", "9000-", "-1", "9002-9000", "0-5", "1-70000", "a-b", ""])
 def test_what_is_no_range_is_told_as_such(text: str) -> None:
-    with pytest.raises(ValueError, match="is no range of ports"):
+    with pytest.raises(ValueError, match="is not a range of ports"):
         parse_ports(text)
 
 
