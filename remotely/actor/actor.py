@@ -259,9 +259,9 @@ class Background:
     def _hear_worker(self, message: object, end: socket.socket | None) -> None:
         match message:
             case control.Admit(client_keys=client_keys):
-                self.access.relist(client_keys)
+                self.access.set_keys(client_keys)
             case control.Caller(key=key, admitted=admitted) as caller:
-                self.access.hear(caller)
+                self.access.update(caller)
                 self._zap.decide(key, "client" if admitted else None)
             case control.Delegated():
                 self._delegation.confirm()
@@ -414,7 +414,7 @@ class Actor:
             self._background.end_rest()
         route, key, frames = received
         try:
-            messages = wire.each(wire.decode(frames, "client"))
+            messages = wire.unbatch(wire.decode(frames, "client"))
         except WireError as error:
             self._background.throttled.add(
                 "a message", f"dropped a message: {error}", time.monotonic()

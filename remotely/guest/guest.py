@@ -185,7 +185,7 @@ class Guest:
                 self._tell_actor(control.Admit(client_keys=keys))
                 self._access.ask_again()
             case control.Caller():
-                self._access.hear_master(message)
+                self._access.handle_reply(message)
             case control.Cancel():
                 self._tell_actor(message)
             case control.End(actor=self.id):
@@ -239,7 +239,7 @@ class Guest:
     def _hear_actor(self, message: control.FromActor) -> None:
         match message:
             case control.MayCall():
-                self._access.hear_actor("", message)
+                self._access.handle_question("", message)
             case control.Meet():  # there is no store here
                 self._tell_actor(message)
             case control.Count(calls=calls):

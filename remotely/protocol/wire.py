@@ -172,7 +172,7 @@ def call_id_of(frame: bytes | memoryview) -> int:
     return int(_HEAD.unpack_from(frame)[4])
 
 
-def together(kind: Kind, messages: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+def batch(kind: Kind, messages: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     """Return the frames of CALLS or RESULTS that carry these messages of one frame each."""
     if len(messages) == 1:
         return [messages[0]]
@@ -182,12 +182,12 @@ def together(kind: Kind, messages: Sequence[bytes | memoryview]) -> list[bytes |
     return encode(kind, 0, payload=pieces)
 
 
-def messages(frames: Sequence[bytes | memoryview], sender: str) -> list[Message]:
+def decode_all(frames: Sequence[bytes | memoryview], sender: str) -> list[Message]:
     """Decode the frames of one message, or of the messages in CALLS or RESULTS."""
-    return each(decode(frames, sender))
+    return unbatch(decode(frames, sender))
 
 
-def each(message: Message) -> list[Message]:
+def unbatch(message: Message) -> list[Message]:
     """Return the messages in CALLS or RESULTS, or the message itself.  Raises WireError."""
     if message.kind not in _CARRIED:
         return [message]

@@ -137,39 +137,39 @@ def test_a_door_asks_about_a_key_that_is_not_listed_and_forgets_it_when_it_is_to
     assert access.admit(CLIENT) == "client"
     assert access.admit(OURS) is Unknown.ASKED
     assert asked == [OURS]
-    access.hear(control.Caller(key=OURS, admitted=True))
+    access.update(control.Caller(key=OURS, admitted=True))
     assert access.admit(OURS) == "client"
     assert not access.some_revoked
-    access.hear(control.Caller(key=OURS, admitted=False))
+    access.update(control.Caller(key=OURS, admitted=False))
     assert not access.may_call(OURS)
     assert access.some_revoked
 
 
 def test_a_key_that_never_came_in_costs_no_call_a_look() -> None:
     access = AccessList([CLIENT], lambda key: None)
-    access.hear(control.Caller(key=OURS, admitted=False))
+    access.update(control.Caller(key=OURS, admitted=False))
     assert not access.some_revoked
 
 
 def test_calls_are_looked_at_while_a_revoked_key_that_came_in_is_not_listed_again() -> None:
     access = AccessList([CLIENT, OURS, OTHERS], lambda key: None)
     assert access.admit(OURS) == "client"
-    access.relist([CLIENT, OURS])  # others never came
+    access.set_keys([CLIENT, OURS])  # others never came
     assert not access.some_revoked
-    access.relist([CLIENT])
+    access.set_keys([CLIENT])
     assert access.some_revoked
-    access.relist([CLIENT, OURS])
+    access.set_keys([CLIENT, OURS])
     assert not access.some_revoked
-    access.relist([CLIENT])
+    access.set_keys([CLIENT])
     assert access.some_revoked
 
 
 def test_a_key_that_was_listed_while_its_holder_waited_at_the_door_is_one_that_came() -> None:
     access = AccessList([CLIENT], lambda key: None)
     assert access.admit(OURS) is Unknown.ASKED
-    access.relist([CLIENT, OURS])
-    access.hear(control.Caller(key=OURS, admitted=True))
-    access.relist([CLIENT])
+    access.set_keys([CLIENT, OURS])
+    access.update(control.Caller(key=OURS, admitted=True))
+    access.set_keys([CLIENT])
     assert access.some_revoked
 
 
@@ -185,10 +185,10 @@ class Machine:
         )
 
     def knocks(self, actor: str) -> None:
-        self.access_relay.hear_actor(actor, control.MayCall(key=OURS))
+        self.access_relay.handle_question(actor, control.MayCall(key=OURS))
 
     def hears(self, admitted: bool) -> None:
-        self.access_relay.hear_master(control.Caller(key=OURS, admitted=admitted))
+        self.access_relay.handle_reply(control.Caller(key=OURS, admitted=admitted))
 
 
 def test_a_worker_asks_once_for_all_its_actors_and_tells_them_of_the_end() -> None:

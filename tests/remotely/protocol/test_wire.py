@@ -232,8 +232,8 @@ def test_several_arrive_as_if_each_had_come_alone(
 ) -> None:
     name = "add" if carried is Kind.CALL else ""
     alone = [wire.encode(carried, i, name, [b"p" * i])[0] for i in range(count)]
-    (frame,) = wire.together(carrier, alone)
-    arrived = wire.each(wire.decode([frame], sender))
+    (frame,) = wire.batch(carrier, alone)
+    arrived = wire.unbatch(wire.decode([frame], sender))
     assert [(m.kind, m.call_id, m.name, bytes(m.payload)) for m in arrived] == [
         (carried, i, name, b"p" * i) for i in range(count)
     ]
@@ -243,7 +243,7 @@ def test_several_arrive_as_if_each_had_come_alone(
 def test_any_payload_at_all_is_several_or_a_wire_error(payload: bytes, kind: Kind) -> None:
     message = wire.decode(wire.encode(kind, 0, payload=[payload]), SHAPES[kind].sender)
     try:
-        assert all(one.kind in (Kind.CALL, Kind.RESULT) for one in wire.each(message))
+        assert all(one.kind in (Kind.CALL, Kind.RESULT) for one in wire.unbatch(message))
     except WireError:
         pass
 
@@ -253,9 +253,9 @@ def test_only_calls_travel_among_calls() -> None:
     call = wire.encode(Kind.CALL, 1, "add")[0]
     lent = wire.encode(Kind.CALL, 1, "add", loan=b"loan")[0]
     for other in (end, lent):
-        message = wire.decode(wire.together(Kind.CALLS, [call, other]), "client")
+        message = wire.decode(wire.batch(Kind.CALLS, [call, other]), "client")
         with pytest.raises(WireError, match="among them"):
-            wire.each(message)
+            wire.unbatch(message)
 
 
 def test_a_value_of_the_largest_size_passes_and_one_byte_more_names_size_and_limits(
@@ -275,18 +275,18 @@ def test_a_value_of_the_largest_size_passes_and_one_byte_more_names_size_and_lim
 
 
 def test_several_have_no_id_of_their_own() -> None:
-    several = wire.together(Kind.RESULTS, [wire.encode(Kind.RESULT, n)[0] for n in (7, 8)])
+    several = wire.batch(Kind.RESULTS, [wire.encode(Kind.RESULT, n)[0] for n in (7, 8)])
     assert wire.decode(several, "actor").call_id == 0
 
 
 def test_the_last_of_several_may_be_empty_and_is_named_when_it_is_cut_short() -> None:
     one = wire.encode(Kind.RESULT, 7)[0]
-    whole = wire.decode(wire.together(Kind.RESULTS, [one, one]), "actor")
+    whole = wire.decode(wire.batch(Kind.RESULTS, [one, one]), "actor")
     payload = bytes(whole.payload)
     cut = whole._replace(payload=payload[: -len(one) - 1])
     with pytest.raises(WireError, match="RESULTS that end within a length"):
-        wire.each(cut)
+        wire.unbatch(cut)
     with pytest.raises(WireError, match="a message without a head"):
-        wire.each(whole._replace(payload=payload[: -len(one) - 4] + bytes(4)))
+        wire.unbatch(whole._replace(payload=payload[: -len(one) - 4] + bytes(4)))
     with pytest.raises(WireError, match="RESULTS that end within one of them"):
-        wire.each(whole._replace(payload=payload[:-1]))
+        wire.unbatch(whole._replace(payload=payload[:-1]))
