@@ -206,7 +206,7 @@ class Ledger:
             return
         self._take_from_bucket(worker, found)
         self.away.discard(worker)
-        self._reserved = [(placement, asked) for placement, asked in self._reserved if placement.worker != worker]
+        self._reserved = [each for each in self._reserved if each[0].worker != worker]
         self._sizes[found.python].remove(found.total)
         if not self._sizes[found.python]:
             del self._sizes[found.python]

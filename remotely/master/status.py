@@ -1,4 +1,4 @@
-"""The status of a cluster: workers, free resources, actors, waiting requests and unexpected ends."""
+"""The status of a cluster: workers, resources, actors, waiting requests and unexpected ends."""
 
 from collections import Counter
 

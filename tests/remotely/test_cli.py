@@ -400,7 +400,7 @@ def test_what_listens_there_but_is_no_master_is_told_as_such(machines: Any, port
         thread.start()
         try:
             why = second.refuses("join", f"127.0.0.1:{port}", "--key", key)
-            assert "is no remotely master" in why
+            assert "is not a remotely master" in why
         finally:
             server.shutdown(socket.SHUT_RDWR)
             thread.join()

@@ -546,7 +546,7 @@ def test_something_else_at_the_address_is_told(nothing_left: None, started: Any)
     with socket.create_server(("127.0.0.1", 0)) as other:
         threading.Thread(target=_answer_as_http, args=[other], daemon=True).start()
         port = other.getsockname()[1]
-        with pytest.raises(remotely.RemotelyError, match="is no remotely master"):
+        with pytest.raises(remotely.RemotelyError, match="is not a remotely master"):
             remotely.connect(f"127.0.0.1:{port}", key=started.key)
 
 

@@ -29,7 +29,7 @@ def test_an_actor_sees_at_once_what_its_worker_writes(fence: Fence, tmp_path: Pa
     fence.move(at - 1)
     assert of_the_actor.has_passed
     fence.move(at + 60)
-    assert of_the_actor.moment == at + 60
+    assert of_the_actor.deadline == at + 60
     assert not of_the_actor.has_passed
 
 
@@ -82,17 +82,17 @@ def test_the_worker_may_serve_for_so_long_after_it_asked_and_no_answer_takes_tha
 ) -> None:
     fence = WorkerFence(tmp_path, "tcp://127.0.0.1:9")
     fence.renew(100.0)
-    assert fence.moment == 100.0 + FENCE_S
+    assert fence.deadline == 100.0 + FENCE_S
     fence.renew(104.0)
-    assert fence.moment == 104.0 + FENCE_S
+    assert fence.deadline == 104.0 + FENCE_S
     fence.renew(102.0)
-    assert fence.moment == 104.0 + FENCE_S
+    assert fence.deadline == 104.0 + FENCE_S
 
 
 def test_the_worker_of_an_embedded_cluster_has_no_lease_to_lose(tmp_path: Path) -> None:
     fence = WorkerFence(tmp_path, "ipc:///tmp/somewhere")
     fence.renew(100.0)
-    assert fence.moment == float("inf")
+    assert fence.deadline == float("inf")
 
 
 def test_where_there_is_no_master_any_more_the_actors_of_a_worker_go_on(tmp_path: Path) -> None:
@@ -102,14 +102,14 @@ def test_where_there_is_no_master_any_more_the_actors_of_a_worker_go_on(tmp_path
         fence.move(begun + PROBE_BEFORE_S / 2)
         assert not fence.look()  # asks
         assert not fence.look()  # hears
-        assert fence.moment >= begun + FENCE_S
+        assert fence.deadline >= begun + FENCE_S
 
 
 def test_where_a_master_may_be_and_is_silent_the_actors_of_a_worker_end(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as master:
         fence = WorkerFence(tmp_path, f"tcp://127.0.0.1:{master.getsockname()[1]}")
-        moment = now() - 0.1
-        fence.move(moment)
+        deadline = now() - 0.1
+        fence.move(deadline)
         assert not fence.look()
         assert fence.look()
-        assert fence.moment == moment
+        assert fence.deadline == deadline
