@@ -667,7 +667,7 @@ class Channel:
         more = True
         while more:
             with suppress(WireError):
-                for reply in wire.decode_all(sockets.receive(self._socket), "actor"):
+                for reply in wire.unbatch(wire.decode(sockets.receive(self._socket), "actor")):
                     if (future := self._pending.pop(reply.call_id, None)) is not None:
                         # Now, as it may be handed over after the channel has ended.
                         opened = with_loan(reply, self._peer) if reply.loan else reply

@@ -176,8 +176,8 @@ class Admission:
         return key, informed
 
 
-def _check_id(role: str, key: bytes, nonce: str, said: str) -> None:
-    if said != bound_id(role, key, nonce):
+def _check_id(role: str, key: bytes, nonce: str, claimed: str) -> None:
+    if claimed != bound_id(role, key, nonce):
         raise NotAllowed(f"this {role}'s id does not match its key")
 
 
@@ -211,7 +211,7 @@ class Delegates:
             self._answer(worker, key)
 
     def refuse_unknown(self) -> None:
-        """Reply to the deferred queries: no actor comes back any more."""
+        """Reply to the deferred queries: recovery has ended."""
         for key in list(self.askers):
             self._answer_all(key)
 

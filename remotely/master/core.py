@@ -269,10 +269,6 @@ class Core:
             state.send(name, control.Leave())
         return state.take_instructions()
 
-    def choose_relay(self) -> control.Relay | control.Refused:
-        """Return the worker that relays the calls to a guest."""
-        return guests.choose_relay(self.state)
-
     def refusal_of(self, register: control.Register, now: float) -> control.Refused | None:
         """Return the refusal of a guest that cannot be admitted; None if it can be."""
         self.state.now = now

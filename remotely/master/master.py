@@ -168,7 +168,7 @@ class Master:
                     self._execute(self.core.reconcile_worker(message))
                 self._zap.review(self._admission.role_of)
             case control.AskRelay():  # from a process that is about to register
-                self._send(route, self.core.choose_relay())
+                self._send(route, guests.choose_relay(self.core.state))
             case _ if (known := self._peers.get(route)) is None:
                 self._hold(route, message)
             case _ if role != "worker":  # the messages of a viewer are a subset of a client's

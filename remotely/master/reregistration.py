@@ -30,12 +30,12 @@ class Reported(NamedTuple):
 
 def reported_by(register: control.Register) -> dict[str, Reported]:
     """Return the actors of a worker; of two lives of an actor, the later one."""
-    born = {s.request.actor: Reported(s.request, s.gpu_ids, s.seal, s) for s in register.actors}
+    started = {s.request.actor: Reported(s.request, s.gpu_ids, s.seal, s) for s in register.actors}
     births = {
         b.request.actor: Reported(b.request, b.gpu_ids, b.seal, None, b.again)
         for b in register.births
     }
-    return {**born, **births}
+    return {**started, **births}
 
 
 def adopt_all(state: State, register: control.Register, is_new: bool) -> None:

@@ -11,7 +11,7 @@ come and go all the time, a large one would wait forever.  So the master reserve
     how      the request's resources are subtracted from the free ones, which may become negative.
              So others are placed beside it only, and every actor that ends there makes room for it
     until    the request is placed or withdrawn, or for KEPT_S no actor that is in its way has
-             ended.  Such an actor may live forever, or wait for somebody who needs this very room.
+             ended.  Such an actor may live forever, or wait for the actor that needs this room.
              Then the room is reserved elsewhere.  Once all workers were tried there is a pause,
              which doubles each time
 

@@ -182,11 +182,6 @@ def batch(kind: Kind, messages: Sequence[bytes | memoryview]) -> list[bytes | me
     return encode(kind, 0, payload=pieces)
 
 
-def decode_all(frames: Sequence[bytes | memoryview], sender: str) -> list[Message]:
-    """Decode the frames of one message, or of the messages in CALLS or RESULTS."""
-    return unbatch(decode(frames, sender))
-
-
 def unbatch(message: Message) -> list[Message]:
     """Return the messages in CALLS or RESULTS, or the message itself.  Raises WireError."""
     if message.kind not in _CARRIED:

@@ -69,7 +69,11 @@ class MasterKey:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "MasterKey":
-        return _master_from(msgspec.convert(values, _MasterFile))
+        file = msgspec.convert(values, _MasterFile)
+        clients, workers, viewers = (
+            tuple(map(_key, keys)) for keys in (file.clients, file.workers, file.viewers)
+        )
+        return cls(_pair(file.public, file.secret), clients, workers, viewers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,8 @@ class MemberKey:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "MemberKey":
-        return _member_from(msgspec.convert(values, _MemberFile))
+        file = msgspec.convert(values, _MemberFile)
+        return cls(file.role, _pair(file.public, file.secret), _key(file.master))
 
 
 def fresh_pair() -> KeyPair:
@@ -123,18 +128,6 @@ class _MemberFile(msgspec.Struct, forbid_unknown_fields=True):
     public: str
     secret: str
     master: str
-
-
-def _master_from(file: _MasterFile) -> MasterKey:
-    pair = _pair(file.public, file.secret)
-    clients, workers, viewers = (
-        tuple(_key(k) for k in keys) for keys in (file.clients, file.workers, file.viewers)
-    )
-    return MasterKey(pair, clients, workers, viewers)
-
-
-def _member_from(file: _MemberFile) -> MemberKey:
-    return MemberKey(file.role, _pair(file.public, file.secret), _key(file.master))
 
 
 def _key(text: str) -> bytes:

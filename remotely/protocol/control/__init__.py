@@ -41,13 +41,7 @@ from remotely.protocol.control.client import (
     Unblocked,
     Welcome,
 )
-from remotely.protocol.control.message import (
-    Beat,
-    ControlMessage,
-    Refused,
-    Tick,
-    WhoAreYou,
-)
+from remotely.protocol.control.message import Beat, Refused, Tick, WhoAreYou
 from remotely.protocol.control.process import (
     Admit,
     Birth,
@@ -117,20 +111,7 @@ from remotely.protocol.control.worker import (
     Spawn,
     Spawned,
 )
-from remotely.protocol.numbers import (
-    LONGEST_S,
-    MOST,
-    Amount,
-    Balance,
-    Cores,
-    Gpus,
-    Id,
-    Moment,
-    Offset,
-    Percent,
-    Pid,
-    Seconds,
-)
+from remotely.protocol.numbers import LONGEST_S, MOST
 
 VERSION = 7
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
@@ -266,12 +247,10 @@ def encode(message: msgspec.Struct) -> bytes:
 __all__ = [
     "ActorStatus",
     "Admit",
-    "Amount",
     "AskArrival",
     "AskFigures",
     "AskRelay",
     "AskStatus",
-    "Balance",
     "Beat",
     "Birth",
     "Blocked",
@@ -279,7 +258,6 @@ __all__ = [
     "Caller",
     "Cancel",
     "ClientStatus",
-    "Cores",
     "Count",
     "Delegate",
     "Delegated",
@@ -299,10 +277,8 @@ __all__ = [
     "FromMaster",
     "FromZygote",
     "Goodbye",
-    "Gpus",
     "HEAVY",
     "Hello",
-    "Id",
     "LONGEST_S",
     "Leave",
     "Left",
@@ -314,18 +290,13 @@ __all__ = [
     "MAX_MESSAGE",
     "MOST",
     "MayCall",
-    "ControlMessage",
-    "Moment",
     "NoArrival",
     "NotBound",
     "Notice",
     "NotForked",
     "NotPlaced",
     "Obituary",
-    "Offset",
     "Printed",
-    "Percent",
-    "Pid",
     "Place",
     "Placed",
     "Preload",
@@ -338,7 +309,6 @@ __all__ = [
     "Relay",
     "Report",
     "Request",
-    "Seconds",
     "Spawn",
     "Spawned",
     "Status",

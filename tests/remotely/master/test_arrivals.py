@@ -322,14 +322,14 @@ def test_nothing_is_placed_on_a_guest(cluster: Cluster) -> None:
 
 def test_callers_are_relayed_near_the_master_or_where_the_fewest_actors_are() -> None:
     cluster = Cluster()
-    refused = cluster.core.choose_relay()
+    refused = guests.choose_relay(cluster.core.state)
     assert isinstance(refused, control.Refused)
     assert refused.error == "NoResources"
     cluster.joins("other")
-    relay = cluster.core.choose_relay()
+    relay = guests.choose_relay(cluster.core.state)
     assert relay == control.Relay(address="tcp://other:1", token=b"token", is_near=False)
     cluster.joins("near", is_near=True)
-    relay = cluster.core.choose_relay()
+    relay = guests.choose_relay(cluster.core.state)
     assert relay == control.Relay(address="tcp://near:1", token=b"token", is_near=True)
 
 
