@@ -29,14 +29,14 @@ class Cluster:
 
     def __init__(self, waiting: type[WaitingList] = WaitingList) -> None:
         self.now = 0.0
-        self.said: list[tuple[str, msgspec.Struct]] = []
+        self.outbox: list[tuple[str, msgspec.Struct]] = []
         self.to_spawn: list[tuple[str, control.Spawn]] = []
         self.living: dict[str, dict[str, control.ActorStatus]] = {}  # by worker and actor
         self.births: dict[str, list[control.Spawn]] = {}  # that a worker is about
         self.tickets = itertools.count(1)
         self.waiting = waiting
         self.cut_off: set[str] = set()  # peers to which nothing can be sent
-        self.gone: list[str] = []
+        self.forgotten: list[str] = []
         self.starts_master()
 
     def starts_master(self, counts_cpus: bool = True) -> None:
@@ -49,13 +49,13 @@ class Cluster:
     def state(self) -> State:
         return self.core.state
 
-    def do(self, instructions: Iterable[Instruction]) -> list[str]:
+    def execute(self, instructions: Iterable[Instruction]) -> list[str]:
         """Do as the shell does; return what it logs."""
         left, logged = deque(instructions), []
         while left:
             match left.popleft():
                 case Send(peer=who, message=message) if who not in self.cut_off:
-                    self.said.append((who, message))
+                    self.outbox.append((who, message))
                     if isinstance(message, control.Spawn):
                         self.to_spawn.append((who, message))
                 case Send(peer=who):
@@ -67,14 +67,14 @@ class Cluster:
                 case Log(line=line):
                     logged.append(line)
                 case Forget(peer=who):
-                    self.gone.append(who)
+                    self.forgotten.append(who)
         return logged
 
-    def told(self, kind: type[Said]) -> list[tuple[str, Said]]:
+    def sent(self, kind: type[Said]) -> list[tuple[str, Said]]:
         """Return what was said of this kind since the last time, and to whom."""
         found: list[tuple[str, Said]] = []
-        found += [(who, said) for who, said in self.said if isinstance(said, kind)]
-        self.said.clear()
+        found += [(who, said) for who, said in self.outbox if isinstance(said, kind)]
+        self.outbox.clear()
         return found
 
     # --- clients ----------------------------------------------------------------------------------
@@ -89,21 +89,21 @@ class Cluster:
             actor=actor,
             modules=list(modules),
         )
-        self.do(self.core.greet(hello, KEY, self.now))
+        self.execute(self.core.greet(hello, KEY, self.now))
 
     def says(self, who: str, message: msgspec.Struct) -> None:
         hear = self.core.handle_worker if who in self.living else self.core.handle_client
-        self.do(hear(who, message, self.now))
+        self.execute(hear(who, message, self.now))
 
-    def asks(self, who: str, actor: str, **wishes: Any) -> int:
+    def asks(self, who: str, actor: str, **options: Any) -> int:
         """Ask for an actor; return the ticket."""
-        request = request_of(actor, who, **wishes)
+        request = request_of(actor, who, **options)
         place = control.Place(ticket=next(self.tickets), request=request, patience_s=60)
         self.says(who, place)
         return place.ticket
 
-    def has(self, who: str, actor: str, **wishes: Any) -> None:
-        self.asks(who, actor, **wishes)
+    def has(self, who: str, actor: str, **options: Any) -> None:
+        self.asks(who, actor, **options)
         assert self.spawns() == [actor]
 
     # --- workers ----------------------------------------------------------------------------------
@@ -131,34 +131,34 @@ class Cluster:
             actors=list(self.living.setdefault(worker, {}).values()),
             births=self.births.get(worker, []),
         )
-        self.do(self.core.register_worker(register, self.now, predecessors=predecessors))
-        self.do(self.core.reconcile_worker(register))
+        self.execute(self.core.register_worker(register, self.now, predecessors=predecessors))
+        self.execute(self.core.reconcile_worker(register))
 
     def loses(self, worker: str, may_return: bool = False) -> None:
         """Lose a worker, with its actors."""
-        self.do(self.core.remove_worker(worker, "lost", self.now, may_return))
+        self.execute(self.core.remove_worker(worker, "lost", self.now, may_return))
 
     def loses_route(self, worker: str) -> None:
-        self.do(self.core.lose_route(worker, self.now))
+        self.execute(self.core.lose_route(worker, self.now))
 
     def loses_client(self, who: str) -> None:
-        self.do(self.core.end_session(who, self.now))
+        self.execute(self.core.end_session(who, self.now))
 
-    def learns(self) -> None:
+    def recovers(self) -> None:
         """Workers may come back, as to a new master, for a lease from now on."""
         self.state.recovers_until = self.now + LEASE_S
 
-    def expires(self) -> list[str]:
+    def expire(self) -> list[str]:
         """Have the core look at the clock; return what it logs."""
-        return self.do(self.core.expire(self.now))
+        return self.execute(self.core.expire(self.now))
 
-    def passes(self, seconds: float = 0.0, but: Iterable[str] = ()) -> list[str]:
+    def advance(self, seconds: float = 0.0, but: Iterable[str] = ()) -> list[str]:
         """Let time pass, in which all but these peers give proof of their lives."""
         self.now += seconds
         for who in (*self.core.workers, *(s.hello.session for s in self.state.sessions)):
             if who not in but:
                 self.core.renew(who, self.now)
-        return self.expires()
+        return self.expire()
 
     def spawns(self, at_most: int = 1000) -> list[str]:
         """Have the workers do what they were told; return whom they brought to life, in order."""
@@ -171,12 +171,12 @@ class Cluster:
                 self.says(worker, control.Spawned(location=status.location))
         return [spawn.request.actor for _, spawn in told]
 
-    def houses(self, worker: str, requests: Iterable[control.Request]) -> None:
+    def hosts(self, worker: str, requests: Iterable[control.Request]) -> None:
         """Have actors live there that an earlier master has placed."""
         seal = Admission([], [], SECRET).seals.seal
         self.living[worker] = {r.actor: status_of(r, (), seal(worker, r, [])) for r in requests}
 
-    def buries(self, actor: str) -> None:
+    def kills(self, actor: str) -> None:
         for worker, living in self.living.items():
             if actor in living and worker in self.core.workers:
                 life = living.pop(actor).request.life
@@ -184,7 +184,7 @@ class Cluster:
                 return
 
 
-def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
+def request_of(actor: str, who: str, **options: Any) -> control.Request:
     fields: dict[str, Any] = {
         "actor": actor,
         "name": actor,
@@ -195,12 +195,12 @@ def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
         "python": PYTHON,
         "key": KEY,
         "resources": Resources(
-            wishes.pop("cpus", 1),
-            wishes.pop("gpus", 0),
-            wishes.pop("memory", 0),
-            parse_others(wishes.pop("others", {})),
+            options.pop("cpus", 1),
+            options.pop("gpus", 0),
+            options.pop("memory", 0),
+            parse_others(options.pop("others", {})),
         ),
-        **wishes,
+        **options,
     }
     return control.Request(**fields)
 
@@ -225,15 +225,15 @@ def status_of(
 
 def workers_in_status(cluster: Cluster) -> list[control.WorkerStatus]:
     cluster.says("client", control.AskStatus(ticket=1, fresh=False))
-    ((_, status),) = cluster.told(control.Status)
+    ((_, status),) = cluster.sent(control.Status)
     return status.workers
 
 
 # --- anything that may happen ---------------------------------------------------------------------
 
 
-def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
-    """Have one thing happen, of those that a master may meet."""
+def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
+    """Have one thing play_event, of those that a master may meet."""
     who, worker, actor = f"client-{a % 3}", f"worker-{a % 4}", f"actor-{b % 8}"
     match event:
         case "hello":
@@ -255,12 +255,12 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
         case "spawn":
             cluster.spawns(at_most=1)
         case "die":
-            cluster.buries(actor)
+            cluster.kills(actor)
         case "wait":
             cluster.now += a % 7
-            cluster.expires()
+            cluster.expire()
         case "tick":  # nobody is lost
-            cluster.passes(3)
+            cluster.advance(3)
         case "end session":
             cluster.loses_client(who)
         case "new master" if a % 5 == 0:

@@ -27,15 +27,15 @@ def hello(key: bytes, actor: str = "", role: str = "client") -> control.Hello:
     )
 
 
-def request(**wishes: object) -> control.Request:
-    fields = {"actor": "a", "name": "a", "class_name": "A", "owner": "", "job": "", **wishes}
+def request(**options: object) -> control.Request:
+    fields = {"actor": "a", "name": "a", "class_name": "A", "owner": "", "job": "", **options}
     return control.Request(python="3.11", **fields)  # type: ignore[arg-type]
 
 
 # --- ids ------------------------------------------------------------------------------------------
 
 
-def test_an_id_is_that_of_one_key_in_one_role_and_of_one_process() -> None:
+def test_an_id_depends_on_role_key_and_nonce() -> None:
     ids = {
         bound_id(role, key, nonce)
         for role in ("client", "worker")
@@ -45,7 +45,7 @@ def test_an_id_is_that_of_one_key_in_one_role_and_of_one_process() -> None:
     assert len(ids) == 8
 
 
-def test_nobody_can_use_anothers_id(admission: Admission) -> None:
+def test_another_clients_id_is_refused(admission: Admission) -> None:
     admission.set_keys([CLIENT, OTHERS], [WORKER])
     taken = hello(CLIENT)
     for liar in (
@@ -53,14 +53,14 @@ def test_nobody_can_use_anothers_id(admission: Admission) -> None:
         msgspec.structs.replace(hello(OTHERS), session=taken.session),
         hello(CLIENT, role="worker"),
     ):
-        with pytest.raises(NotAllowed, match="not that of its key"):
+        with pytest.raises(NotAllowed, match="does not match its key"):
             admission.vet_client(liar, OTHERS if liar.nonce == "nonce" else CLIENT)
 
 
 # --- seals ----------------------------------------------------------------------------------------
 
 
-def test_a_seal_holds_for_one_placement_on_one_worker_by_one_master(admission: Admission) -> None:
+def test_a_seal_is_valid_for_one_placement_on_one_worker(admission: Admission) -> None:
     placed = request()
     seal = admission.seals.seal("worker", placed, [0])
     is_ours = admission.seals.is_ours
@@ -76,7 +76,7 @@ def test_a_seal_holds_for_one_placement_on_one_worker_by_one_master(admission: A
 # --- delegates ------------------------------------------------------------------------------------
 
 
-def test_a_delegate_is_a_client_inside_its_actor_until_that_has_ended(admission: Admission) -> None:
+def test_a_delegate_is_a_client_inside_its_actor_until_that_ends(admission: Admission) -> None:
     assert [admission.role_of(key) for key in (CLIENT, WORKER)] == ["client", "worker"]
     assert admission.role_of(OURS) is None
     assert admission.delegate("a", OURS)
@@ -92,7 +92,7 @@ def test_a_delegate_is_a_client_inside_its_actor_until_that_has_ended(admission:
     assert admission.remove_delegate("a") == (b"", [])
 
 
-def test_a_listed_client_lives_in_no_actor_whatever_it_says(admission: Admission) -> None:
+def test_a_listed_client_cannot_claim_to_be_in_an_actor(admission: Admission) -> None:
     assert admission.vet_client(hello(CLIENT, "a"), CLIENT).actor == ""
 
 
@@ -106,7 +106,7 @@ def test_an_actor_has_one_delegate_and_never_a_listed_key(admission: Admission) 
     assert admission.role_of(OTHERS) is None
 
 
-def test_naming_anothers_delegate_does_not_revoke_it(admission: Admission) -> None:
+def test_claiming_anothers_delegate_does_not_revoke_it(admission: Admission) -> None:
     admission.delegate("victim", OURS)
     admission.delegate("liar", OURS)
     assert admission.remove_delegate("liar") == (b"", [])
@@ -114,10 +114,10 @@ def test_naming_anothers_delegate_does_not_revoke_it(admission: Admission) -> No
     assert admission.remove_delegate("victim") == (OURS, [])
 
 
-def test_a_viewer_is_a_client_that_lives_nowhere_and_has_nothing(admission: Admission) -> None:
+def test_a_viewer_has_no_actor_modules_or_arrivals(admission: Admission) -> None:
     admission.set_keys([CLIENT], [WORKER], [OURS])
     assert admission.role_of(OURS) == "viewer"
-    with pytest.raises(NotAllowed, match="not that of its key"):
+    with pytest.raises(NotAllowed, match="does not match its key"):
         admission.vet_client(hello(OURS), OURS)
     said = msgspec.structs.replace(
         hello(OURS, "a", role="viewer"), modules=["torch"], arrivals=["b"]
@@ -131,7 +131,7 @@ def test_a_viewer_is_a_client_that_lives_nowhere_and_has_nothing(admission: Admi
 # --- at the actors' doors -------------------------------------------------------------------------
 
 
-def test_a_door_asks_about_a_key_that_is_not_listed_and_forgets_it_when_it_is_told() -> None:
+def test_an_actor_asks_about_an_unlisted_key_and_forgets_it_when_revoked() -> None:
     asked: list[bytes] = []
     access = AccessList([CLIENT], asked.append)
     assert access.admit(CLIENT) == "client"
@@ -145,13 +145,13 @@ def test_a_door_asks_about_a_key_that_is_not_listed_and_forgets_it_when_it_is_to
     assert access.some_revoked
 
 
-def test_a_key_that_never_came_in_costs_no_call_a_look() -> None:
+def test_revoking_a_key_that_never_connected_costs_calls_nothing() -> None:
     access = AccessList([CLIENT], lambda key: None)
     access.update(control.Caller(key=OURS, admitted=False))
     assert not access.some_revoked
 
 
-def test_calls_are_looked_at_while_a_revoked_key_that_came_in_is_not_listed_again() -> None:
+def test_calls_are_checked_while_a_connected_key_is_revoked() -> None:
     access = AccessList([CLIENT, OURS, OTHERS], lambda key: None)
     assert access.admit(OURS) == "client"
     access.set_keys([CLIENT, OURS])  # others never came
@@ -164,7 +164,7 @@ def test_calls_are_looked_at_while_a_revoked_key_that_came_in_is_not_listed_agai
     assert access.some_revoked
 
 
-def test_a_key_that_was_listed_while_its_holder_waited_at_the_door_is_one_that_came() -> None:
+def test_a_key_that_was_listed_while_its_connection_waited_counts_as_connected() -> None:
     access = AccessList([CLIENT], lambda key: None)
     assert access.admit(OURS) is Unknown.ASKED
     access.set_keys([CLIENT, OURS])
@@ -191,7 +191,7 @@ class Machine:
         self.access_relay.handle_reply(control.Caller(key=OURS, admitted=admitted))
 
 
-def test_a_worker_asks_once_for_all_its_actors_and_tells_them_of_the_end() -> None:
+def test_a_worker_asks_once_for_all_its_actors_and_forwards_the_revocation() -> None:
     machine = Machine()
     machine.knocks("a")
     machine.hears(True)
@@ -205,7 +205,7 @@ def test_a_worker_asks_once_for_all_its_actors_and_tells_them_of_the_end() -> No
     assert machine.asked == [OURS, OURS]
 
 
-def test_a_worker_asks_again_when_its_master_may_have_changed_its_mind() -> None:
+def test_a_worker_asks_again_after_its_master_may_have_restarted() -> None:
     machine = Machine()
     machine.knocks("a")
     machine.hears(True)
@@ -215,7 +215,7 @@ def test_a_worker_asks_again_when_its_master_may_have_changed_its_mind() -> None
     assert machine.told == [("a", True), ("a", False)]
 
 
-def test_nothing_is_kept_of_keys_about_which_no_living_actor_asked() -> None:
+def test_keys_of_ended_actors_are_forgotten() -> None:
     machine = Machine()
     machine.knocks("a")
     machine.hears(True)

@@ -10,7 +10,7 @@ import pytest
 
 from remotely.protocol import control
 from remotely.protocol.lease import KEPT_S, OVERTAKEN_S
-from tests.remotely.master.played import Cluster, check, happen, workers_in_status
+from tests.remotely.master.played import Cluster, check, play_event, workers_in_status
 
 TICK_S = 2.0
 
@@ -24,10 +24,10 @@ class Busy(Cluster):
         self._names = (f"small-{n}" for n in itertools.count())
         self._waiting = 0
 
-    def fill(self, count: int, **wishes: Any) -> None:
+    def fill(self, count: int, **options: Any) -> None:
         """Have so many small ones ask."""
         for _ in range(count):
-            self.asks("client", next(self._names), **{"cpus": 1, **wishes})
+            self.asks("client", next(self._names), **{"cpus": 1, **options})
         self.spawns()
 
     def small(self) -> list[str]:
@@ -35,17 +35,17 @@ class Busy(Cluster):
         found = [a for living in self.living.values() for a in living if a.startswith("small")]
         return sorted(found, key=lambda actor: int(actor.removeprefix("small-")))
 
-    def pass_time(self, seconds: float, ends: int = 1, comes: int = 1, **wishes: Any) -> None:
+    def pass_time(self, seconds: float, ends: int = 1, comes: int = 1, **options: Any) -> None:
         """At each tick some small ones end, the first to come first, and others ask."""
         for _ in range(int(seconds / TICK_S)):
             self.now += TICK_S
             for who in ("client", *self.core.workers):
                 self.core.renew(who, self.now)
             for actor in self.small()[:ends]:
-                self.buries(actor)
+                self.kills(actor)
                 self.spawns()
-            self.fill(comes, **wishes)
-            self.expires()
+            self.fill(comes, **options)
+            self.expire()
             self.spawns()
 
     def lives(self, actor: str) -> bool:
@@ -57,7 +57,7 @@ def busy() -> Busy:
     return Busy()
 
 
-def test_a_large_request_is_not_overtaken_for_ever(busy: Busy) -> None:
+def test_a_large_request_is_not_overtaken_forever(busy: Busy) -> None:
     busy.joins("w", cpus=4)
     busy.fill(6)
     busy.asks("client", "large", cpus=4)
@@ -67,11 +67,11 @@ def test_a_large_request_is_not_overtaken_for_ever(busy: Busy) -> None:
     assert not busy.lives("large")
     busy.pass_time(4 * TICK_S)  # one ends at each tick
     assert busy.lives("large")
-    busy.buries("large")
+    busy.kills("large")
     assert len(busy.spawns()) == 4  # those who waited meanwhile
 
 
-def test_room_is_kept_for_a_group_on_the_machines_that_it_needs(busy: Busy) -> None:
+def test_room_is_reserved_for_a_gang_on_the_machines_that_it_needs(busy: Busy) -> None:
     for worker in ("w1", "w2", "w3"):
         busy.joins(worker, cpus=2)
     busy.fill(9)
@@ -87,7 +87,7 @@ def test_room_is_kept_for_a_group_on_the_machines_that_it_needs(busy: Busy) -> N
 
 
 @pytest.mark.parametrize("wish", [{"machine": "m1"}, {"near": "neighbor"}])
-def test_room_is_kept_where_the_request_is_to_be_and_nowhere_else(
+def test_room_is_reserved_only_where_the_request_must_be_placed(
     busy: Busy, wish: dict[str, str]
 ) -> None:
     busy.joins("w1", cpus=3, machine="m1")
@@ -99,7 +99,7 @@ def test_room_is_kept_where_the_request_is_to_be_and_nowhere_else(
     assert "large" in busy.living["w1"]
 
 
-def test_gpus_are_kept_as_they_get_free_and_others_go_on_beside(busy: Busy) -> None:
+def test_gpus_are_reserved_as_they_are_released(busy: Busy) -> None:
     busy.joins("w", cpus=16, gpus=4)
     busy.fill(6, gpus=1)
     busy.asks("client", "large", gpus=3)
@@ -109,7 +109,7 @@ def test_gpus_are_kept_as_they_get_free_and_others_go_on_beside(busy: Busy) -> N
     assert busy.lives("large")
 
 
-def test_a_request_for_nothing_is_placed_beside_kept_room(busy: Busy) -> None:
+def test_a_request_without_resources_ignores_a_reservation(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.fill(4)
     busy.asks("client", "large", cpus=2)
@@ -117,7 +117,7 @@ def test_a_request_for_nothing_is_placed_beside_kept_room(busy: Busy) -> None:
     busy.has("client", "nothing", cpus=0)
 
 
-def test_room_that_stays_taken_is_kept_for_a_while_only_and_then_less_often(busy: Busy) -> None:
+def test_a_reservation_that_fails_backs_off(busy: Busy) -> None:
     busy.joins("w", cpus=4)
     busy.has("client", "stays", cpus=1)
     busy.asks("client", "large", cpus=4)
@@ -132,7 +132,7 @@ def test_room_that_stays_taken_is_kept_for_a_while_only_and_then_less_often(busy
     assert len(between) > 2
 
 
-def test_another_machine_is_tried_after_one_whose_actors_stay(busy: Busy) -> None:
+def test_a_failed_reservation_moves_to_another_machine(busy: Busy) -> None:
     busy.joins("w1", cpus=4)
     busy.has("client", "stays", cpus=1)
     busy.joins("w2", cpus=4)
@@ -142,7 +142,7 @@ def test_another_machine_is_tried_after_one_whose_actors_stay(busy: Busy) -> Non
     assert "large" in busy.living["w2"]
 
 
-def test_no_room_is_kept_for_a_request_that_waits_for_something_else(busy: Busy) -> None:
+def test_a_request_that_waits_for_more_than_room_gets_no_reservation(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.has("client", "holder", name="store", named=True, cpus=0)
     busy.says("client", control.End(actor="holder", grace_s=60))
@@ -152,13 +152,13 @@ def test_no_room_is_kept_for_a_request_that_waits_for_something_else(busy: Busy)
     busy.has("client", "another", cpus=2)
 
 
-def test_kept_room_is_free_when_its_request_is_withdrawn(busy: Busy) -> None:
+def test_a_reservation_is_released_when_its_request_is_withdrawn(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.fill(1)
     busy.asks("client", "large", cpus=2)
     busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
     busy.asks("client", "next", cpus=1)
-    ((_, queued),) = busy.told(control.Queued)[-1:]
+    ((_, queued),) = busy.sent(control.Queued)[-1:]
     assert "Room is reserved for Counter, which has waited longer" in queued.why
     assert [w.free_cpus for w in workers_in_status(busy)] == [0]
     busy.says("client", control.End(actor="large", grace_s=0))
@@ -166,7 +166,7 @@ def test_kept_room_is_free_when_its_request_is_withdrawn(busy: Busy) -> None:
     assert busy.lives("next")
 
 
-def test_kept_room_is_free_at_once_when_its_request_is_placed_elsewhere(busy: Busy) -> None:
+def test_a_reservation_is_released_when_its_request_is_placed_elsewhere(busy: Busy) -> None:
     for worker in ("w1", "w2"):
         busy.joins(worker, cpus=2, machine=worker)
     busy.fill(4)
@@ -174,15 +174,15 @@ def test_kept_room_is_free_at_once_when_its_request_is_placed_elsewhere(busy: Bu
     busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
     (kept,) = busy.state.workers.ledger.reserved_on
     on_kept, elsewhere = busy.living[kept], busy.living[{"w1": "w2", "w2": "w1"}[kept]]
-    busy.buries(next(iter(on_kept)))
+    busy.kills(next(iter(on_kept)))
     busy.asks("client", "next", cpus=1, machine=kept)
     assert busy.spawns() == []
     for actor in list(elsewhere):
-        busy.buries(actor)
+        busy.kills(actor)
     assert busy.spawns() == ["large", "next"]
 
 
-def test_room_on_a_machine_that_is_lost_is_kept_on_another(busy: Busy) -> None:
+def test_a_reservation_on_a_lost_machine_moves_to_another(busy: Busy) -> None:
     for worker in ("w1", "w2"):
         busy.joins(worker, cpus=2, machine=worker)
     busy.fill(6)
@@ -200,7 +200,7 @@ EVENTS = [*["place"] * 6, *["spawn"] * 4, *["tick", "die"] * 3, *["join"] * 2, "
 
 
 @hypothesis.given(st.integers(0, 2**32))
-def test_free_amounts_add_up_while_room_is_kept(seed: int) -> None:
+def test_the_ledger_adds_up_with_reservations(seed: int) -> None:
     draw, cluster = Random(seed), Cluster()
     for number in range(3):
         cluster.hello(f"client-{number}")
@@ -215,5 +215,5 @@ def test_free_amounts_add_up_while_room_is_kept(seed: int) -> None:
             actor = f"actor-{a % 3}.{b}"
             cluster.asks(f"client-{a % 3}", actor, cpus=[0, 0.5, 1, 2, 4][a % 5], gpus=gpus)
         else:
-            happen(cluster, event, a, b)
+            play_event(cluster, event, a, b)
         check(cluster)

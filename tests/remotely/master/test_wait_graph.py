@@ -11,7 +11,7 @@ def told(graph: WaitGraph, actor: str, said: Wait) -> list[str]:
     return [member.sentence for member in graph.record(actor, said)]
 
 
-def test_a_cycle_is_told_when_each_has_said_again_that_it_waits_and_once() -> None:
+def test_a_cycle_is_reported_once_after_each_member_has_repeated_its_wait() -> None:
     graph = WaitGraph()
     assert told(graph, "a", wait(1, "b", 0.0, "a waits for b")) == []
     assert told(graph, "b", wait(1, "a", 0.5, "b waits for a")) == []
@@ -21,7 +21,7 @@ def test_a_cycle_is_told_when_each_has_said_again_that_it_waits_and_once() -> No
     assert told(graph, "b", wait(1, "a", 2.5)) == []
 
 
-def test_the_first_wait_of_a_cycle_that_ends_is_told_too() -> None:
+def test_the_end_of_a_reported_cycle_is_reported_once() -> None:
     graph = WaitGraph()
     assert graph.end("a") is None
     for now in (0.0, 1.0):
@@ -33,7 +33,7 @@ def test_the_first_wait_of_a_cycle_that_ends_is_told_too() -> None:
     assert graph.end("b") is None
 
 
-def test_another_wait_of_an_actor_is_the_end_of_the_one_before() -> None:
+def test_a_new_wait_of_an_actor_ends_the_previous_one() -> None:
     """The word of that end may be lost; or a signal handler waits within a wait."""
     graph = WaitGraph()
     for now in (0.0, 1.0):
@@ -51,7 +51,7 @@ def test_another_wait_of_an_actor_is_the_end_of_the_one_before() -> None:
     assert ended.sentence == "a waits for b"
 
 
-def test_a_wait_that_was_answered_is_in_no_cycle() -> None:
+def test_an_ended_wait_is_in_no_cycle() -> None:
     graph = WaitGraph()
     told(graph, "a", wait(1, "b", 0.0))
     told(graph, "b", wait(1, "a", 0.5))
@@ -70,7 +70,7 @@ def test_a_wait_for_a_cycle_of_others_is_not_reported() -> None:
         told(graph, "b", wait(1, "a", now))
 
 
-def test_a_long_chain_of_waits_costs_what_it_is_long() -> None:
+def test_the_cost_of_a_chain_of_waits_is_linear() -> None:
     graph, n = WaitGraph(), 5_000  # each word about the first looks along all of it
     for now in (0.0, 1.0):
         told(graph, "0", wait(1, "1", now))

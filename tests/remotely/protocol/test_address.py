@@ -27,7 +27,7 @@ from remotely.protocol.address import (
         ("tcp://[::1]:9000", "::1", 9000),
     ],
 )
-def test_a_host_may_have_a_port_and_an_ipv6_address_brackets(
+def test_addresses_with_and_without_port_and_brackets_are_parsed(
     text: str, host: str, port: int | None
 ) -> None:
     assert split_address(text) == (host, port)
@@ -50,7 +50,7 @@ def test_a_port_out_of_range_is_refused(text: str) -> None:
         split_address(text)
 
 
-def test_an_ipv6_address_is_put_into_brackets_before_its_port() -> None:
+def test_an_ipv6_address_is_joined_in_brackets() -> None:
     assert join_address("node1", 9000) == "node1:9000"
     assert join_address("fd00::2", "*") == "[fd00::2]:*"
     assert parse_address(join_address("fd00::2", 9000)) == ("fd00::2", 9000)
@@ -67,7 +67,7 @@ def test_an_ipv6_address_is_put_into_brackets_before_its_port() -> None:
         (0, "answers"),
     ],
 )
-def test_why_there_is_no_connection_names_both_ends_and_the_port(code: int, word: str) -> None:
+def test_the_reason_for_no_connection_names_both_ends_and_the_port(code: int, word: str) -> None:
     error = unreachable("10.0.0.1", "10.0.0.2", 9001, code)
     assert all(part in error for part in ("10.0.0.1", "10.0.0.2", "port 9001", word))
 

@@ -112,7 +112,7 @@ messages = st.sampled_from(EVERY).flatmap(made)
 @pytest.mark.parametrize(("way", "kind"), ROWS)
 @settings(max_examples=10)
 @given(data=st.data())
-def test_every_message_of_a_direction_arrives_as_it_was_sent(
+def test_every_message_is_decoded_as_it_was_encoded(
     way: str, kind: type[msgspec.Struct], data: st.DataObject
 ) -> None:
     message = data.draw(made(kind))
@@ -120,7 +120,7 @@ def test_every_message_of_a_direction_arrives_as_it_was_sent(
 
 
 @given(messages)
-def test_a_message_may_come_from_the_frame_of_a_socket(message: msgspec.Struct) -> None:
+def test_a_message_can_be_decoded_from_a_frame(message: msgspec.Struct) -> None:
     way = next(way for way in UNIONS if type(message) in members(way))
     assert DECODERS[way].decode(memoryview(control.encode(message))) == message
 
@@ -128,7 +128,7 @@ def test_a_message_may_come_from_the_frame_of_a_socket(message: msgspec.Struct) 
 @pytest.mark.parametrize("kind", EVERY)
 @settings(max_examples=5)
 @given(data=st.data())
-def test_a_message_of_another_direction_is_refused(
+def test_a_message_of_another_sender_is_refused(
     kind: type[msgspec.Struct], data: st.DataObject
 ) -> None:
     sent = control.encode(data.draw(made(kind)))
@@ -137,12 +137,12 @@ def test_a_message_of_another_direction_is_refused(
     }
 
 
-def test_a_client_cannot_pose_as_a_worker_nor_a_worker_as_a_client() -> None:
+def test_clients_and_workers_have_different_messages() -> None:
     to_master = {role: members(f"to the master from a {role}") for role in control.ToMaster}
     assert to_master["client"] & to_master["worker"] == {control.Beat}
 
 
-def test_what_moves_a_worker_to_start_or_end_something_comes_from_the_master_alone() -> None:
+def test_only_the_master_can_tell_a_worker_to_start_or_end_something() -> None:
     for way in UNIONS:
         if way not in ("from the master to a worker", "to an actor"):
             assert not members(way) & {control.Spawn, control.Leave, control.Registered}
@@ -175,7 +175,7 @@ TO_MASTER: list[type[msgspec.Struct]] = sorted(
 @pytest.mark.parametrize("kind", [kind for kind in TO_MASTER if numbers(kind)])
 @settings(max_examples=1)
 @given(data=st.data())
-def test_a_number_that_nobody_has_is_refused_in_every_field(
+def test_a_number_out_of_bounds_is_refused_in_every_field(
     kind: type[msgspec.Struct], data: st.DataObject
 ) -> None:
     """An infinity among the CPUs once left the master unable to answer any status."""
@@ -202,7 +202,7 @@ def test_a_worker_with_more_gpus_than_a_machine_may_have_is_refused(
         msgspec.msgpack.decode(msgspec.msgpack.encode(bad), type=control.Register)
 
 
-def test_a_flight_record_has_no_more_than_a_recorder() -> None:
+def test_a_flight_record_larger_than_a_recorder_is_refused() -> None:
     for nbytes, is_taken in ((MOST_FLIGHT_RECORD, True), (MOST_FLIGHT_RECORD + 1, False)):
         obituary = control.Obituary(actor="a", life=0, flight_record=bytes(nbytes))
         sent = control.encode(control.Died(obituary=obituary))
@@ -210,7 +210,7 @@ def test_a_flight_record_has_no_more_than_a_recorder() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "..", "../x", "a/b", "a\0", "a\n", "é", "a" * 65])
-def test_an_actors_id_is_one_that_a_file_may_have(wrong: str) -> None:
+def test_an_actors_id_must_be_a_valid_file_name(wrong: str) -> None:
     end = {"type": "End", "actor": wrong, "grace_s": 1.0}
     with pytest.raises(msgspec.ValidationError, match="actor"):
         msgspec.convert(end, control.End)
@@ -229,7 +229,7 @@ def test_another_version_is_refused_with_what_to_do(version: int) -> None:
         DECODERS["to the master from a client"].decode(sent)
 
 
-def test_another_version_is_told_even_if_nothing_else_can_be_read() -> None:
+def test_another_version_is_reported_even_if_the_rest_cannot_be_decoded() -> None:
     with pytest.raises(VersionMismatch):
         DECODERS["to the master from a client"].decode(bytes([control.VERSION + 1]) + b"\xc1\xff")
 
@@ -268,7 +268,7 @@ def test_hostile_bytes_are_a_wire_error(way: str, body: bytes) -> None:
 
 
 @given(st.sampled_from(list(UNIONS)), st.binary(max_size=64))
-def test_any_bytes_at_all_are_a_message_or_an_error_of_ours(way: str, data: bytes) -> None:
+def test_any_bytes_decode_to_a_message_or_a_wire_error(way: str, data: bytes) -> None:
     for sent in (data, bytes([control.VERSION]) + data):
         try:
             assert type(DECODERS[way].decode(sent)) in members(way)
@@ -277,7 +277,7 @@ def test_any_bytes_at_all_are_a_message_or_an_error_of_ours(way: str, data: byte
 
 
 @given(messages, st.data())
-def test_a_damaged_message_is_a_message_or_an_error_of_ours(
+def test_a_damaged_control_message_decodes_or_raises_a_wire_error(
     message: msgspec.Struct, data: st.DataObject
 ) -> None:
     sent = bytearray(control.encode(message))

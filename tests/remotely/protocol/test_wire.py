@@ -70,14 +70,14 @@ def accepts(frames: list[bytes], sender: str) -> bool:
 
 
 @given(messages())
-def test_a_message_arrives_as_it_was_sent(sent: tuple[str, Message]) -> None:
+def test_a_message_is_decoded_as_it_was_encoded(sent: tuple[str, Message]) -> None:
     sender, message = sent
     decoded = wire.decode(encoded(message), sender)
     assert decoded._replace(payload=bytes(decoded.payload)) == message
 
 
 @given(messages())
-def test_a_message_may_come_from_the_frames_of_a_socket(sent: tuple[str, Message]) -> None:
+def test_a_message_can_be_decoded_from_frames(sent: tuple[str, Message]) -> None:
     sender, message = sent
     decoded = wire.decode([memoryview(frame) for frame in encoded(message)], sender)
     assert [decoded.kind, decoded.call_id, decoded.name] == list(message[:3])
@@ -85,7 +85,7 @@ def test_a_message_may_come_from_the_frames_of_a_socket(sent: tuple[str, Message
     assert [bytes(buffer) for buffer in decoded.buffers] == message.buffers
 
 
-def test_large_payloads_and_buffers_are_not_copied_as_they_arrive() -> None:
+def test_large_payloads_and_buffers_are_decoded_without_a_copy() -> None:
     frames = wire.encode(Kind.CALL, 1, "add", [b"p" * 100], [b"b" * 100])
     decoded = wire.decode(frames, "client")
     assert isinstance(decoded.payload, memoryview)
@@ -101,13 +101,13 @@ def test_every_kind_has_a_row() -> None:
 
 
 @pytest.mark.parametrize(("kind", "shape"), ROWS)
-def test_a_kind_is_taken_from_its_sender_alone(kind: Kind, shape: Shape) -> None:
+def test_a_kind_is_accepted_only_from_its_sender(kind: Kind, shape: Shape) -> None:
     frames = frames_of(kind, b"n" if shape.named else b"", buffers=shape.min_buffers)
     assert {sender for sender in SENDERS if accepts(frames, sender)} == {shape.sender}
 
 
 @pytest.mark.parametrize(("kind", "shape"), ROWS)
-def test_a_kind_has_a_name_just_when_the_table_says_so(kind: Kind, shape: Shape) -> None:
+def test_a_kind_has_a_name_only_if_the_table_says_so(kind: Kind, shape: Shape) -> None:
     taken = {
         bool(name)
         for name in (b"", b"n")
@@ -128,7 +128,7 @@ def test_a_kind_has_as_many_buffers_as_the_table_allows(kind: Kind, shape: Shape
     assert taken == {count for count in {0, least, most} if least <= count <= most}
 
 
-def test_what_is_lent_has_no_buffers_beside_it_and_only_where_there_might_be_some() -> None:
+def test_a_loan_replaces_buffers() -> None:
     lent = wire.encode(Kind.CALL, 1, "add", loan=b"loan")
     assert wire.decode(lent, "client").loan == b"loan"
     for refused in ([*lent, b"buffer"], wire.encode(Kind.GET, 1, "rate", loan=b"loan")):
@@ -139,25 +139,25 @@ def test_what_is_lent_has_no_buffers_beside_it_and_only_where_there_might_be_som
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_the_longest_name_passes_and_a_longer_one_is_refused_before_it_is_sent() -> None:
+def test_a_name_that_is_too_long_cannot_be_encoded() -> None:
     longest = "n" * wire.MAX_NAME_BYTES
     assert wire.decode(wire.encode(Kind.GET, 1, longest), "client").name == longest
     with pytest.raises(WireError, match="65536 bytes"):
         wire.encode(Kind.GET, 1, longest + "n")
 
 
-def test_the_length_of_a_name_is_that_of_its_bytes() -> None:
+def test_the_length_of_a_name_is_counted_in_bytes() -> None:
     with pytest.raises(WireError):
         wire.encode(Kind.GET, 1, "é" * 40_000)
 
 
-def test_too_many_buffers_are_refused_before_they_are_sent() -> None:
+def test_too_many_buffers_cannot_be_encoded() -> None:
     wire.encode(Kind.RESULT, 1, buffers=[b""] * wire.MAX_FRAMES)
     with pytest.raises(WireError, match="4097 buffers"):
         wire.encode(Kind.RESULT, 1, buffers=[b""] * (wire.MAX_FRAMES + 1))
 
 
-def test_too_many_bytes_are_refused_before_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_bytes_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 1000)
     monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", 2500)
     wire.encode(Kind.RESULT, 1, buffers=[b"x" * 1000] * 2)
@@ -185,18 +185,18 @@ def test_too_many_bytes_are_refused_before_they_are_sent(monkeypatch: pytest.Mon
         (frames_of(name=b"\xff\xfe"), "not text"),
     ],
 )
-def test_what_breaks_the_rules_is_named(frames: list[bytes], words: str) -> None:
+def test_a_malformed_message_is_described(frames: list[bytes], words: str) -> None:
     with pytest.raises(WireError, match=words):
         wire.decode(frames, "client")
 
 
 @given(st.lists(st.binary(max_size=64), max_size=4), st.sampled_from(SENDERS))
-def test_any_bytes_at_all_are_a_message_or_a_wire_error(frames: list[bytes], sender: str) -> None:
+def test_any_frames_decode_to_a_message_or_a_wire_error(frames: list[bytes], sender: str) -> None:
     outcome(frames, sender)
 
 
 @given(messages(), st.sampled_from(SENDERS), st.data())
-def test_a_damaged_message_is_a_message_or_a_wire_error(
+def test_a_damaged_message_decodes_or_raises_a_wire_error(
     sent: tuple[str, Message], sender: str, data: st.DataObject
 ) -> None:
     frames = [bytearray(frame) for frame in encoded(sent[1])]
@@ -227,7 +227,7 @@ def test_a_damaged_message_is_a_message_or_a_wire_error(
     [(Kind.CALLS, Kind.CALL, "client"), (Kind.RESULTS, Kind.RESULT, "actor")],
 )
 @pytest.mark.parametrize("count", [1, 2, 40])
-def test_several_arrive_as_if_each_had_come_alone(
+def test_a_batch_is_decoded_like_single_messages(
     carrier: Kind, carried: Kind, sender: str, count: int
 ) -> None:
     name = "add" if carried is Kind.CALL else ""
@@ -240,7 +240,7 @@ def test_several_arrive_as_if_each_had_come_alone(
 
 
 @given(st.binary(max_size=80), st.sampled_from([Kind.CALLS, Kind.RESULTS]))
-def test_any_payload_at_all_is_several_or_a_wire_error(payload: bytes, kind: Kind) -> None:
+def test_any_batch_payload_decodes_or_raises_a_wire_error(payload: bytes, kind: Kind) -> None:
     message = wire.decode(wire.encode(kind, 0, payload=[payload]), SHAPES[kind].sender)
     try:
         assert all(one.kind in (Kind.CALL, Kind.RESULT) for one in wire.unbatch(message))
@@ -248,7 +248,7 @@ def test_any_payload_at_all_is_several_or_a_wire_error(payload: bytes, kind: Kin
         pass
 
 
-def test_only_calls_travel_among_calls() -> None:
+def test_a_batch_of_calls_has_only_calls() -> None:
     end = wire.encode(Kind.END, 1)[0]
     call = wire.encode(Kind.CALL, 1, "add")[0]
     lent = wire.encode(Kind.CALL, 1, "add", loan=b"loan")[0]
@@ -258,7 +258,7 @@ def test_only_calls_travel_among_calls() -> None:
             wire.unbatch(message)
 
 
-def test_a_value_of_the_largest_size_passes_and_one_byte_more_names_size_and_limits(
+def test_one_byte_over_the_limit_is_refused_with_size_and_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     head = len(wire.encode(Kind.RESULT, 1)[0])
@@ -274,12 +274,12 @@ def test_a_value_of_the_largest_size_passes_and_one_byte_more_names_size_and_lim
     )
 
 
-def test_several_have_no_id_of_their_own() -> None:
+def test_a_batch_has_no_call_id() -> None:
     several = wire.batch(Kind.RESULTS, [wire.encode(Kind.RESULT, n)[0] for n in (7, 8)])
     assert wire.decode(several, "actor").call_id == 0
 
 
-def test_the_last_of_several_may_be_empty_and_is_named_when_it_is_cut_short() -> None:
+def test_a_truncated_batch_is_described() -> None:
     one = wire.encode(Kind.RESULT, 7)[0]
     whole = wire.decode(wire.batch(Kind.RESULTS, [one, one]), "actor")
     payload = bytes(whole.payload)

@@ -56,7 +56,7 @@ def test_sockets_share_a_range_until_it_is_full(
         listen(new_server(), listening)
 
 
-def test_a_socket_listens_at_an_ipv6_address(
+def test_a_socket_listens_on_an_ipv6_address(
     new_server: Callable[[], "zmq.Socket[bytes]"],
 ) -> None:
     endpoint = listen(new_server(), Listening(host="::1"))
@@ -64,7 +64,7 @@ def test_a_socket_listens_at_an_ipv6_address(
     socket.create_connection(("::1", port)).close()
 
 
-def test_any_bind_chooses_from_a_range(low: int) -> None:
+def test_bind_within_tries_the_ports_of_a_range(low: int) -> None:
     with socket.create_server(("127.0.0.1", low)) as taken, socket.socket() as mine:
 
         def bind(port: int) -> int:
@@ -77,7 +77,7 @@ def test_any_bind_chooses_from_a_range(low: int) -> None:
         assert bind_within(ANY_PORT, bind) > 0
 
 
-def test_a_failure_that_another_port_does_not_mend_is_raised() -> None:
+def test_an_error_that_another_port_does_not_fix_is_raised() -> None:
     def bind(port: int) -> int:
         raise OSError(errno.EADDRNOTAVAIL, "no such address")
 
@@ -85,7 +85,7 @@ def test_a_failure_that_another_port_does_not_mend_is_raised() -> None:
         bind_within(Ports(9000, 9100), bind)
 
 
-def test_of_several_addresses_the_one_on_a_network_of_ours_is_taken(
+def test_the_endpoint_on_our_network_is_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
@@ -117,7 +117,7 @@ def test_the_networks_of_this_machine_are_known() -> None:
     assert not interfaces.is_near("a.name")
 
 
-def test_a_name_of_one_address_stays_a_name() -> None:
+def test_a_name_with_one_address_stays_a_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         assert reach("127.0.0.1", port, "") == f"127.0.0.1:{port}"
@@ -127,7 +127,7 @@ def test_a_name_of_one_address_stays_a_name() -> None:
         assert reach("::1", port, "") == f"[::1]:{port}"
 
 
-def test_a_name_of_several_addresses_becomes_the_one_that_answers(
+def test_a_name_with_several_addresses_becomes_the_one_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = socket.getaddrinfo
@@ -141,7 +141,7 @@ def test_a_name_of_several_addresses_becomes_the_one_that_answers(
         assert reach("node0", port, "") == f"127.0.0.1:{port}"
 
 
-def test_a_patient_client_is_told_and_waits_until_somebody_listens(
+def test_a_patient_client_waits_for_a_listener_with_a_notice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)
@@ -164,7 +164,7 @@ def test_a_patient_client_is_told_and_waits_until_somebody_listens(
         reach("127.0.0.1", port, "", 0.01)
 
 
-def test_where_nothing_answers_it_is_said_from_where_and_what_to_do() -> None:
+def test_an_unreachable_master_is_reported_with_advice() -> None:
     port = free_port()
     with pytest.raises(MasterLost) as lost:
         reach("127.0.0.1", port, "; or else")

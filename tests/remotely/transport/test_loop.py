@@ -68,7 +68,7 @@ def words(frames: list[zmq.Frame]) -> str:
 # --- timers ---------------------------------------------------------------------------------------
 
 
-def test_timers_run_in_the_order_in_which_they_are_due(loop: Loop) -> None:
+def test_timers_run_in_the_order_of_their_deadlines(loop: Loop) -> None:
     seen: list[str] = []
     loop.after(0.03, lambda: seen.append("last"))
     loop.after(0.01, lambda: seen.append("first"))
@@ -77,7 +77,7 @@ def test_timers_run_in_the_order_in_which_they_are_due(loop: Loop) -> None:
     assert seen == ["first", "second", "last"]
 
 
-def test_timers_due_at_one_moment_run_in_the_order_in_which_they_were_set(
+def test_timers_with_the_same_deadline_run_in_the_order_of_creation(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_module.time, "monotonic", lambda: 5.0)
@@ -109,7 +109,7 @@ def test_a_repeating_timer_runs_until_it_is_cancelled(loop: Loop) -> None:
     assert len(ran) == count
 
 
-def test_a_timer_that_is_cancelled_keeps_nothing_until_its_time_would_have_come(
+def test_a_cancelled_timer_releases_its_action_immediately(
     loop: Loop,
 ) -> None:
     """Else a worker holds all that has ended in the last seconds, as each end has such timers."""
@@ -127,7 +127,7 @@ def test_a_timer_that_is_cancelled_keeps_nothing_until_its_time_would_have_come(
     assert is_held() is None
 
 
-def test_a_timer_may_cancel_itself_and_one_that_is_due_with_it(loop: Loop) -> None:
+def test_a_timer_may_cancel_itself_and_another_due_timer(loop: Loop) -> None:
     seen: list[str] = []
 
     def first() -> None:
@@ -142,7 +142,7 @@ def test_a_timer_may_cancel_itself_and_one_that_is_due_with_it(loop: Loop) -> No
     assert seen == ["first"]
 
 
-def test_a_timer_that_repeats_at_once_leaves_the_others_their_turn(
+def test_a_timer_without_delay_does_not_starve_others(
     loop: Loop, pipe: tuple[int, int]
 ) -> None:
     loop.every(0.0, lambda: None)
@@ -167,7 +167,7 @@ def test_a_descriptor_is_reported_while_it_is_readable_and_at_its_end(loop: Loop
     os.close(reading)
 
 
-def test_a_descriptor_is_silent_once_it_is_no_longer_watched(
+def test_an_unwatched_descriptor_is_not_reported(
     loop: Loop, pipe: tuple[int, int]
 ) -> None:
     heard: list[None] = []
@@ -179,7 +179,7 @@ def test_a_descriptor_is_silent_once_it_is_no_longer_watched(
     assert not heard
 
 
-def test_one_handler_may_silence_another_that_is_ready_with_it(loop: Loop) -> None:
+def test_a_handler_may_unwatch_another_ready_descriptor(loop: Loop) -> None:
     pipes = [os.pipe(), os.pipe()]
     heard: list[int] = []
 
@@ -225,7 +225,7 @@ def test_every_message_of_a_socket_arrives_in_order(loop: Loop, pair: Callable[[
     assert seen == [str(number) for number in range(count)]
 
 
-def test_a_busy_socket_leaves_timers_and_other_sockets_their_turn(
+def test_a_busy_socket_does_not_starve_timers_and_other_sockets(
     loop: Loop, pair: Callable[[], Pair]
 ) -> None:
     busy, feeder = pair()
@@ -247,7 +247,7 @@ def test_a_busy_socket_leaves_timers_and_other_sockets_their_turn(
     assert order.index("timer") <= 2 * loop_module.MESSAGES_A_TURN + 1
 
 
-def test_a_message_is_not_overlooked_when_another_handler_uses_its_socket(
+def test_a_message_is_not_missed_when_another_handler_uses_its_socket(
     loop: Loop, pair: Callable[[], Pair]
 ) -> None:
     """ZeroMQ's descriptor tells of a change once, and any use of the socket takes that word."""
@@ -270,7 +270,7 @@ def test_a_message_is_not_overlooked_when_another_handler_uses_its_socket(
     assert time.monotonic() - begun < 50.0
 
 
-def test_a_socket_is_silent_once_it_is_no_longer_watched(
+def test_an_unwatched_socket_is_not_read(
     loop: Loop, pair: Callable[[], Pair]
 ) -> None:
     ours, theirs = pair()
@@ -308,7 +308,7 @@ def test_a_handler_may_close_its_own_socket(loop: Loop, pair: Callable[[], Pair]
 # --- other threads --------------------------------------------------------------------------------
 
 
-def test_another_thread_may_have_something_run_here(loop: Loop) -> None:
+def test_another_thread_may_call_an_action(loop: Loop) -> None:
     ran_on: list[int] = []
     asker = threading.Thread(target=lambda: loop.call(lambda: ran_on.append(threading.get_ident())))
     asker.start()
@@ -317,7 +317,7 @@ def test_another_thread_may_have_something_run_here(loop: Loop) -> None:
     assert ran_on == [threading.get_ident()]
 
 
-def test_what_threads_ask_for_runs_once_each_and_in_their_order(loop: Loop) -> None:
+def test_calls_of_threads_run_once_and_in_order(loop: Loop) -> None:
     seen: list[tuple[int, int]] = []
 
     def ask(thread: int) -> None:
@@ -347,7 +347,7 @@ def test_another_thread_may_stop_a_sleeping_loop() -> None:
 # --- bad handlers ---------------------------------------------------------------------------------
 
 
-def test_a_handler_that_raises_harms_nobody_and_is_told(
+def test_an_error_in_a_handler_is_logged_and_does_not_end_the_loop(
     loop: Loop, pipe: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[str] = []
@@ -367,7 +367,7 @@ def test_a_handler_that_raises_harms_nobody_and_is_told(
     assert "KeyError: 'timer'" in caplog.text
 
 
-def test_a_bad_message_harms_only_itself(
+def test_an_error_in_a_message_handler_does_not_affect_others(
     loop: Loop,
     pair: Callable[[], Pair],
     caplog: pytest.LogCaptureFixture,
@@ -389,7 +389,7 @@ def test_a_bad_message_harms_only_itself(
     assert "Traceback" not in caplog.text  # a peer's fault is one line, not a page
 
 
-def test_a_repeating_timer_that_raises_goes_on_and_is_told_of_once_a_minute(
+def test_a_repeating_timer_that_raises_continues_and_is_logged_once_a_minute(
     loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
     ran: list[None] = []
@@ -403,7 +403,7 @@ def test_a_repeating_timer_that_raises_goes_on_and_is_told_of_once_a_minute(
     assert caplog.text.count("ValueError: again") == 1
 
 
-def test_a_call_after_the_end_does_nothing_and_writes_into_nobodys_file(tmp_path: Path) -> None:
+def test_a_call_after_close_does_nothing(tmp_path: Path) -> None:
     ended = Loop()
     number = ended._wake_fd
     ended.close()
@@ -421,7 +421,7 @@ def test_a_call_after_the_end_does_nothing_and_writes_into_nobodys_file(tmp_path
     assert not ended._calls
 
 
-def test_a_loop_that_is_closed_while_others_call_writes_into_nobodys_file(tmp_path: Path) -> None:
+def test_closing_a_loop_during_calls_is_safe(tmp_path: Path) -> None:
     (tmp_path / "users").write_text("")
     for _ in range(50):
         ended = Loop()

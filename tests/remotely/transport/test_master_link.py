@@ -86,7 +86,7 @@ def place() -> Iterator[Place]:
     made.close()
 
 
-def test_a_handshake_that_was_cut_is_tried_again_and_is_no_refusal(place: Place) -> None:
+def test_a_cut_handshake_is_retried(place: Place) -> None:
     """As when the master ends, or a firewall's table is full, in the middle of one."""
     master, client, _ = fresh_keys()
     place.knocks(client)
@@ -96,7 +96,7 @@ def test_a_handshake_that_was_cut_is_tried_again_and_is_no_refusal(place: Place)
     assert place.refused == []
 
 
-def test_handshakes_that_are_cut_now_and_then_are_no_refusal(
+def test_occasionally_cut_handshakes_are_no_refusal(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, client, _ = fresh_keys()
@@ -118,7 +118,7 @@ def test_handshakes_that_are_cut_now_and_then_are_no_refusal(
     assert place.refused
 
 
-def test_handshakes_that_are_cut_each_time_are_a_refusal(place: Place) -> None:
+def test_repeatedly_cut_handshakes_are_a_refusal(place: Place) -> None:
     _, client, _ = fresh_keys()
     place.has_master(fresh_keys()[0])
     place.knocks(client)

@@ -169,7 +169,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
         made.close()
 
 
-def test_bytes_pass_both_ways_and_so_does_the_end(ends: Ends) -> None:
+def test_bytes_and_the_end_are_forwarded_both_ways(ends: Ends) -> None:
     caller = ends.connect()
     served = ends.accept()
     ends.passes(LARGE, caller, served)
@@ -178,7 +178,7 @@ def test_bytes_pass_both_ways_and_so_does_the_end(ends: Ends) -> None:
     ends.turn_until(lambda: read(served) == b"")
 
 
-def test_a_caller_that_does_not_read_holds_up_no_other(ends: Ends) -> None:
+def test_a_caller_that_does_not_read_blocks_no_other(ends: Ends) -> None:
     ends.connect()
     to_slow = ends.accept()
     quick = ends.connect()
@@ -198,7 +198,7 @@ def test_a_caller_that_does_not_read_holds_up_no_other(ends: Ends) -> None:
     ends.passes(b"quick", quick, to_quick)
 
 
-def test_what_an_object_has_sent_arrives_although_it_has_closed(ends: Ends) -> None:
+def test_data_sent_before_an_object_closes_arrives(ends: Ends) -> None:
     caller = ends.connect()
     served = ends.accept()
     served.sendall(b"the last reply")
@@ -215,7 +215,7 @@ def test_what_an_object_has_sent_arrives_although_it_has_closed(ends: Ends) -> N
     assert received == b"the last reply"
 
 
-def test_the_end_of_a_guest_closes_its_port_and_not_what_is_spliced(ends: Ends) -> None:
+def test_the_end_of_a_guest_closes_its_port_but_not_its_splices(ends: Ends) -> None:
     ends.home.close()
     ends.turn_until(lambda: ends.left)
     home = ends.show(ASKS)
@@ -233,7 +233,7 @@ def test_the_end_of_a_guest_closes_its_port_and_not_what_is_spliced(ends: Ends) 
         ends.connect()
 
 
-def test_a_relay_that_is_silent_is_lost_and_one_that_beats_is_not(
+def test_a_silent_relay_is_lost(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "BEAT_EVERY_S", 0.02)
@@ -262,7 +262,7 @@ def test_a_connection_without_proof_or_ticket_is_closed(
     ends.turn_until(lambda: read(silent) == b"")
 
 
-def test_who_has_seen_a_guest_answer_has_no_answer_to_the_next_challenge(ends: Ends) -> None:
+def test_an_answer_cannot_be_replayed(ends: Ends) -> None:
     guest = ends.show(ASKS)
     answer = prove(ends.relay.token, ends.hear(guest, TICKET_BYTES))
     guest.sendall(answer)
@@ -275,7 +275,7 @@ def test_who_has_seen_a_guest_answer_has_no_answer_to_the_next_challenge(ends: E
         ends.turn_until(lambda end=stranger: read(end) == b"")  # type: ignore[misc]
 
 
-def test_what_is_spliced_for_one_guest_is_limited(
+def test_the_splices_of_one_guest_are_limited(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "MOST_OF_A_GUEST", 2)
@@ -295,7 +295,7 @@ def test_what_is_spliced_for_one_guest_is_limited(
     assert read(of_other) is None
 
 
-def test_of_those_who_show_nothing_the_oldest_are_cut_off(
+def test_unidentified_connections_are_limited(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 60.0)
@@ -308,7 +308,7 @@ def test_of_those_who_show_nothing_the_oldest_are_cut_off(
 
 
 @pytest.mark.parametrize("port", ["of the relay", "of callers"])
-def test_without_descriptors_it_accepts_again_after_a_while_and_does_not_spin(
+def test_without_descriptors_the_relay_pauses_accepting(
     ends: Ends, monkeypatch: pytest.MonkeyPatch, port: str
 ) -> None:
     def fail(listener: socket.socket) -> None:
@@ -332,7 +332,7 @@ def test_without_descriptors_it_accepts_again_after_a_while_and_does_not_spin(
         ends.turn_until(lambda: read(end) == b"")
 
 
-def test_a_listener_never_holds_up_the_loop(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepting_never_blocks_the_loop(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     ports: list[socket.socket] = []
 
     def listen(listening: Listening) -> tuple[socket.socket, str]:
@@ -348,7 +348,7 @@ def test_a_listener_never_holds_up_the_loop(ends: Ends, monkeypatch: pytest.Monk
     assert [port.getblocking() for port in ports] == [False, False]
 
 
-def test_callers_that_a_guest_does_not_fetch_are_limited(
+def test_callers_waiting_for_a_guest_are_limited(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 60.0)
@@ -361,7 +361,7 @@ def test_callers_that_a_guest_does_not_fetch_are_limited(
 
 
 @pytest.mark.parametrize("closes", ["the object", "the caller"])
-def test_when_one_way_has_ended_the_other_has_a_while_although_it_is_busy(
+def test_a_splice_is_closed_some_time_after_one_direction_ended(
     ends: Ends, monkeypatch: pytest.MonkeyPatch, closes: str
 ) -> None:
     monkeypatch.setattr(relay_module, "DRAIN_S", 0.05)
@@ -374,7 +374,7 @@ def test_when_one_way_has_ended_the_other_has_a_while_although_it_is_busy(
     ends.turn_until(lambda: not len(ends.home))
 
 
-def test_callers_that_the_object_has_not_let_in_are_limited(
+def test_callers_that_the_object_has_not_admitted_are_limited(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One more, and the oldest is closed: those that do nothing keep nobody out."""
@@ -391,7 +391,7 @@ def test_callers_that_the_object_has_not_let_in_are_limited(
         ends.passes(b"a call", caller, served)
 
 
-def test_a_caller_that_a_guest_does_not_fetch_in_time_is_cut_off(
+def test_a_caller_that_a_guest_does_not_fetch_in_time_is_closed(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 0.05)
@@ -400,6 +400,6 @@ def test_a_caller_that_a_guest_does_not_fetch_in_time_is_cut_off(
     ends.turn_until(lambda: read(caller) == b"")
 
 
-def test_where_nobody_listens_no_worker_relays(ends: Ends) -> None:
+def test_an_unreachable_relay_raises_worker_lost(ends: Ends) -> None:
     with pytest.raises(WorkerLost, match="no worker relays at tcp://127"):
         Home(ends.guests_loop, f"tcp://127.0.0.1:{free_port()}", b"", "", print)

@@ -173,7 +173,7 @@ def test_a_holder_of_a_key_is_admitted_with_its_role(world: World) -> None:
     assert server.arrived == [("client", b"from a client"), ("worker", b"from a worker")]
 
 
-def test_the_role_comes_with_every_message(world: World) -> None:
+def test_every_message_has_the_role_of_its_sender(world: World) -> None:
     server = world.serve()
     for peer in (world.enter(server, world.client), world.enter(server, world.worker)):
         for _ in range(10):
@@ -240,7 +240,7 @@ def test_with_a_password_nothing_arrives(world: World, options: Callable[[Socket
     nothing_of(world, server, world.knock(server, options, zmq.DEALER))
 
 
-def test_with_a_key_that_nobody_knows_nothing_arrives(world: World) -> None:
+def test_with_an_unknown_key_nothing_arrives(world: World) -> None:
     server = world.serve()
     stranger = fresh_pair()
     nothing_of(world, server, world.enter(server, stranger))
@@ -248,7 +248,7 @@ def test_with_a_key_that_nobody_knows_nothing_arrives(world: World) -> None:
     assert server.zap is not None
 
 
-def test_a_public_key_without_its_secret_opens_nothing(world: World) -> None:
+def test_a_public_key_without_its_secret_is_refused(world: World) -> None:
     server = world.serve()
 
     def pretend(socket: Socket) -> None:
@@ -259,12 +259,12 @@ def test_a_public_key_without_its_secret_opens_nothing(world: World) -> None:
     nothing_of(world, server, world.knock(server, pretend, zmq.DEALER))
 
 
-def test_with_a_right_key_to_another_server_nothing_arrives(world: World) -> None:
+def test_with_a_key_for_another_server_nothing_arrives(world: World) -> None:
     server = world.serve()
     nothing_of(world, server, world.enter(server, world.client, fresh_pair().public))
 
 
-def test_nobody_can_pose_as_the_server(world: World) -> None:
+def test_the_server_cannot_be_impersonated(world: World) -> None:
     impostor = world.serve(pair=fresh_pair())
     peer = world.enter(impostor, world.client)
     peer.socket.send(b"my secret arguments")
@@ -273,7 +273,7 @@ def test_nobody_can_pose_as_the_server(world: World) -> None:
     assert not impostor.arrived
 
 
-def test_a_key_that_is_taken_off_the_list_opens_nothing_any_more(world: World) -> None:
+def test_a_revoked_key_is_refused(world: World) -> None:
     server = world.serve()
     world.enter(server, world.worker).socket.send(b"before")
     world.until(lambda: len(server.arrived) == 1)
@@ -282,7 +282,7 @@ def test_a_key_that_is_taken_off_the_list_opens_nothing_any_more(world: World) -
     nothing_of(world, server, world.enter(server, world.worker))
 
 
-def test_a_refusal_is_told_once_a_minute_with_its_address(world: World) -> None:
+def test_a_refusal_is_logged_once_a_minute_with_its_address(world: World) -> None:
     server = world.serve()
     for _ in range(3):
         peer = world.enter(server, fresh_pair())
@@ -298,7 +298,7 @@ def test_a_refusal_is_told_once_a_minute_with_its_address(world: World) -> None:
 # --- failing closed -------------------------------------------------------------------------------
 
 
-def test_without_a_zap_handler_nobody_is_admitted(world: World) -> None:
+def test_a_server_without_a_zap_handler_admits_nobody(world: World) -> None:
     """libzmq alone would let in whoever knows the server's public key."""
     server = world.serve(zap=False)
     peer = world.enter(server, world.client)
@@ -308,7 +308,7 @@ def test_without_a_zap_handler_nobody_is_admitted(world: World) -> None:
     assert not server.arrived
 
 
-def test_when_the_zap_handler_is_gone_nobody_is_admitted(world: World) -> None:
+def test_a_closed_zap_handler_admits_nobody(world: World) -> None:
     server = world.serve()
     assert server.zap is not None
     server.loop.unwatch_socket(server.zap.socket)
@@ -320,7 +320,7 @@ def test_when_the_zap_handler_is_gone_nobody_is_admitted(world: World) -> None:
     assert not server.arrived
 
 
-def test_while_the_zap_handler_does_not_answer_nobody_is_admitted(
+def test_a_zap_handler_that_does_not_answer_admits_nobody(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = [
@@ -341,12 +341,12 @@ def test_while_the_zap_handler_does_not_answer_nobody_is_admitted(
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_what_may_be_encoded_may_be_sent() -> None:
+def test_the_largest_encodable_frame_can_be_sent() -> None:
     limit = next(value for option, value, _ in sockets.OPTIONS if option == zmq.MAXMSGSIZE)
     assert limit == wire.MAX_FRAME_BYTES + sockets.CURVE_BYTES
 
 
-def test_a_frame_over_the_limit_cuts_its_sender_off_and_nobody_else(
+def test_a_frame_over_the_limit_disconnects_only_its_sender(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = [
@@ -367,7 +367,7 @@ def test_a_frame_over_the_limit_cuts_its_sender_off_and_nobody_else(
     assert server.arrived == [("client", b"after")]
 
 
-def test_half_an_hour_of_silence_costs_the_server_five_seconds_at_most() -> None:
+def test_a_silent_peer_is_disconnected_after_five_seconds() -> None:
     """A peer that connects and says nothing is cut; the default would keep it for 30 s."""
     options = {option: value for option, value, _ in sockets.OPTIONS}
     assert 0 < options[zmq.HANDSHAKE_IVL] <= 5000
@@ -391,7 +391,7 @@ def test_a_call_socket_never_reconnects(world: World) -> None:
     assert peer.see().count(zmq.EVENT_CONNECTED) == 1
 
 
-def test_a_control_socket_comes_back(world: World) -> None:
+def test_a_control_socket_reconnects(world: World) -> None:
     first = world.serve()
     peer = world.enter(first, world.client, reconnect=Reconnect.BACKING_OFF)
     peer.socket.send(b"to the first")
@@ -404,14 +404,14 @@ def test_a_control_socket_comes_back(world: World) -> None:
     assert second.arrived == [("client", b"to the second")]
 
 
-def test_a_reply_to_a_peer_that_is_gone_is_an_error_and_not_silence(world: World) -> None:
+def test_a_reply_to_a_peer_that_is_gone_raises(world: World) -> None:
     server = world.serve()
     with pytest.raises(zmq.ZMQError) as error:
         server.socket.send_multipart([b"nobody", b"hello"], zmq.NOBLOCK)
     assert error.value.errno == zmq.EHOSTUNREACH
 
 
-def test_no_socket_waits_for_ever_when_it_is_closed(world: World) -> None:
+def test_closing_a_socket_never_blocks(world: World) -> None:
     server = world.serve()
     peer = world.enter(server, world.client)
     assert server.socket.getsockopt(zmq.LINGER) == 0
@@ -427,7 +427,7 @@ def test_contexts_are_private(world: World) -> None:
         context.term()
 
 
-def test_an_ipc_socket_lies_in_a_folder_of_ours(tmp_path: Path) -> None:
+def test_an_ipc_socket_is_in_a_private_folder(tmp_path: Path) -> None:
     """libzmq leaves the mode of the file to the umask; the folder's is what counts."""
     from remotely.machine.gpus import Offer
     from remotely.ops.embedded import EmbeddedCluster
@@ -440,7 +440,7 @@ def test_an_ipc_socket_lies_in_a_folder_of_ours(tmp_path: Path) -> None:
         cluster.close()
 
 
-def test_what_arrived_before_a_connection_broke_can_still_be_read(world: World) -> None:
+def test_messages_that_arrived_before_a_break_can_be_read(world: World) -> None:
     """An actor that ends answers first; its last replies must not go with its connection."""
     server = world.serve()
     peer = world.enter(server, world.client, reconnect=Reconnect.NEVER)
@@ -490,7 +490,7 @@ context.destroy(linger=0)
 """
 
 
-def test_a_flood_that_is_cut_off_does_not_harm_a_server_that_does_not_read() -> None:
+def test_a_disconnected_flood_does_not_abort_a_server_that_does_not_read() -> None:
     """With a bound on what waits, libzmq aborts the process: "Assertion failed: !_io_error"."""
     done = subprocess.run(
         [sys.executable, "-c", FLOOD], capture_output=True, text=True, timeout=60, check=False
