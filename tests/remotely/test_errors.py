@@ -524,7 +524,7 @@ def test_who_names_a_patience_waits_for_the_cluster_too(nothing_left: None) -> N
 
 def test_an_address_whose_machine_is_unknown_is_told_as_such(nothing_left: None) -> None:
     with pytest.raises(
-        remotely.MasterLost, match=r"no machine 'no\.such\.invalid'.*how it is spelt"
+        remotely.MasterLost, match=r"machine name 'no\.such\.invalid'.*its spelling"
     ):
         remotely.connect("no.such.invalid:8010")
 

@@ -1,4 +1,4 @@
-"""Leases end in order, once, and only by the time that is handed in."""
+"""Leases, and the table of times."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -16,13 +16,6 @@ def test_a_lease_expires_at_its_deadline() -> None:
     assert "worker" not in leases
 
 
-def test_an_expired_lease_is_returned_once() -> None:
-    leases = Leases(10)
-    leases.renew("worker", now=0)
-    assert leases.expired(100) == ["worker"]
-    assert leases.expired(100) == []
-
-
 def test_a_renewed_lease_lasts_from_its_renewal() -> None:
     leases = Leases(10)
     leases.renew("early", now=0)
@@ -31,20 +24,6 @@ def test_a_renewed_lease_lasts_from_its_renewal() -> None:
     assert leases.expired(10.9) == []
     assert leases.expired(14) == ["late"]
     assert leases.expired(15) == ["early"]
-
-
-def test_a_lease_that_was_ended_early_does_not_expire() -> None:
-    leases = Leases(10)
-    leases.renew("client", now=0)
-    leases.end("client")
-    leases.end("client")
-    assert leases.expired(100) == []
-    assert len(leases) == 0
-
-
-def test_an_unknown_lease_does_not_expire() -> None:
-    assert Leases().expired(1e9) == []
-    assert len(Leases()) == 0
 
 
 steps = st.lists(

@@ -1,4 +1,4 @@
-"""The page says which calls have begun, and never too few, whenever its process is killed."""
+"""The activity page: no begun call is missing, whenever the process is killed."""
 
 import mmap
 import sys
@@ -42,7 +42,7 @@ def test_a_new_connection_takes_the_oldest_slot(
     table, is_all = begun(page)
     assert (table, is_all) == ({route(n): 5 for n in range(1, SLOTS + 1)}, False)
     assert writer.last_of(route(0)) == 5
-    writer.note(route(0), 4)  # on another thread, and late
+    writer.note(route(0), 4)  # late, on another thread
     table, _ = begun(page)
     assert table[route(0)] == 5
     assert route(1) not in table
@@ -61,7 +61,7 @@ def test_a_route_of_another_size_is_known_but_not_listed(
 
 
 def test_a_running_call_is_never_missed_wherever_the_process_is_killed(page: mmap.mmap) -> None:
-    """The page is read before each line that writes it, as if that had never run."""
+    """The page is read before each line that writes to it, as if the line had never run."""
     writer = Begun(page)
     noted: dict[bytes, int] = {}
     looks = 0

@@ -1,4 +1,4 @@
-"""An actor whose worker is cut off from its master serves nobody any more, and ends."""
+"""Fences: actors stop serving and end when their worker is cut off from its master."""
 
 import socket
 import time
@@ -54,12 +54,12 @@ def test_a_fence_is_checked_when_it_is_due(fence: Fence, tmp_path: Path) -> None
     worker = tmp_path / "worker"
     worker.mkdir()
     of_the_worker = WorkerFence(worker, "tcp://127.0.0.1:9")
-    assert of_the_worker.until_look_s() <= FENCE_S  # it has not registered yet
+    assert of_the_worker.until_look_s() <= FENCE_S  # not registered yet
     of_the_worker.renew(now())
     assert of_the_worker.until_look_s() <= FENCE_S - PROBE_BEFORE_S
 
 
-@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock here counts suspends")
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock counts suspended time")
 def test_the_clock_counts_suspended_time(fence: Fence, monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = {time.CLOCK_MONOTONIC: 100.0, time.CLOCK_BOOTTIME: 100.0}
     monkeypatch.setattr(fence_module, "time", SimpleNamespace(clock_gettime=clocks.get))
@@ -74,7 +74,7 @@ def test_two_workers_cannot_share_a_fence(fence: Fence, tmp_path: Path) -> None:
         Fence(tmp_path, make=True)
 
 
-# --- the worker's ---------------------------------------------------------------------------------
+# --- the fence of a worker -----------------------------------------------------------------------
 
 
 def test_the_fence_moves_from_the_time_of_the_request_and_never_back(
@@ -100,8 +100,8 @@ def test_the_fence_moves_while_the_master_refuses_connections(tmp_path: Path) ->
     begun = now()
     for _ in range(3):
         fence.move(begun + PROBE_BEFORE_S / 2)
-        assert not fence.look()  # asks
-        assert not fence.look()  # hears
+        assert not fence.look()  # starts a probe
+        assert not fence.look()  # reads its outcome
         assert fence.deadline >= begun + FENCE_S
 
 

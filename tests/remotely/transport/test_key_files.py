@@ -1,4 +1,4 @@
-"""Keys make themselves, once, and nobody but their owner ever reads one."""
+"""Key files: created once, private to their owner, and refused if they are not safe."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from remotely.machine import folders
 from remotely.transport import key_files, keys
 from remotely.transport.keys import MasterKey, MemberKey
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="keys are made where the master runs")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the master runs on POSIX only")
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-# --- making ---------------------------------------------------------------------------------------
+# --- creation -------------------------------------------------------------------------------------
 
 
 def test_the_first_start_creates_matching_keys(folder: Path) -> None:
@@ -45,15 +45,11 @@ def test_the_first_start_creates_matching_keys(folder: Path) -> None:
     assert {member.master_public for member in members} == {master.pair.public}
     roles = [master.role_of(member.pair.public) for member in members]
     assert roles == ["client", "worker", "viewer"]
+    assert master.role_of(keys.fresh_pair().public) is master.role_of(b"") is None
     pairs = [master.pair, *(member.pair for member in members)]
     assert len({pair.secret for pair in pairs}) == 4
     for pair in pairs:
         assert zmq.curve_public(pair.secret) == pair.public
-
-
-def test_an_unknown_key_has_no_role(folder: Path) -> None:
-    assert key_files.load_master(folder / "master.key").role_of(keys.fresh_pair().public) is None
-    assert key_files.load_master(folder / "master.key").role_of(b"") is None
 
 
 def test_the_second_start_changes_nothing(folder: Path) -> None:
@@ -167,7 +163,7 @@ def test_remotely_home_sets_the_key_folder(
     assert folders.key_folder() == tmp_path / "me" / ".remotely" / "keys"
 
 
-# --- refusing -------------------------------------------------------------------------------------
+# --- refusal --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666, 0o610])
@@ -275,8 +271,8 @@ def test_a_damaged_key_is_refused_without_showing_the_secret(
     file.write_bytes(damage(values))
     with pytest.raises(NotAllowed, match="is damaged") as refused:
         key_files.load_member(file)
-    told = "".join(traceback.format_exception(refused.value))
-    assert values["secret"][:-1] not in told
+    text = "".join(traceback.format_exception(refused.value))
+    assert values["secret"][:-1] not in text
 
 
 def test_importing_keys_creates_none(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Keys in memory: who holds which, and that no text shows a secret."""
+"""Keys in memory."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""A port to listen at, and an address to connect to."""
+"""Binding of ports, and the choice of an address to connect to."""
 
 import errno
 import socket
@@ -94,7 +94,7 @@ def test_the_endpoint_on_our_network_is_chosen(
         lambda: [(*interfaces._number_of(ip), mask) for ip, mask in NETWORKS],
     )
     far, near = "tcp://203.0.113.7:9", "tcp://10.1.2.3:9"
-    docker = "tcp://172.17.0.1:9"  # of another machine, though this one has the same
+    docker = "tcp://172.17.0.1:9"  # of another machine; this one has the same address
     assert nearest(far) == far
     assert nearest(f"{far} {near}") == near
     assert nearest(f"{docker} {far} {near}") == near
@@ -146,20 +146,20 @@ def test_a_patient_client_waits_for_a_listener_with_a_notice(
 ) -> None:
     monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)
     monkeypatch.setattr(module, "TELL_AFTER_S", 0.0)
-    port, told = free_port(), ""
+    port, text = free_port(), ""
     with ThreadPoolExecutor() as script:
         found = script.submit(reach, "127.0.0.1", port, "", 20.0)
 
-        def is_told() -> bool:
-            nonlocal told
-            told += capsys.readouterr().err
-            return told.endswith("(giving up after 20 s)\n")
+        def is_printed() -> bool:
+            nonlocal text
+            text += capsys.readouterr().err
+            return text.endswith("(giving up after 20 s)\n")
 
-        wait_until(is_told, "the line")
+        wait_until(is_printed, "the line")
         with socket.create_server(("127.0.0.1", port)):
             assert found.result(40) == f"127.0.0.1:{port}"
-    told += capsys.readouterr().err
-    assert told.count("remotely: waiting for a cluster: no master at 127.0.0.1") == 1
+    text += capsys.readouterr().err
+    assert text.count("remotely: waiting for a cluster: no master at 127.0.0.1") == 1
     with pytest.raises(MasterLost, match=r"waited for it for 0\.01 s"):
         reach("127.0.0.1", port, "", 0.01)
 
@@ -168,10 +168,10 @@ def test_an_unreachable_master_is_reported_with_advice() -> None:
     port = free_port()
     with pytest.raises(MasterLost) as lost:
         reach("127.0.0.1", port, "; or else")
-    told = str(lost.value)
-    assert f"nothing listens at port {port} of 127.0.0.1" in told
-    assert "what 127.0.0.1 sends there" in told
-    assert f"remotely start --host 127.0.0.1 --port {port}" in told
-    assert told.endswith("; or else")
-    with pytest.raises(MasterLost, match=r"no machine 'no\.such\.invalid'"):
+    text = str(lost.value)
+    assert f"nothing listens at port {port} of 127.0.0.1" in text
+    assert "rejects packets from 127.0.0.1" in text
+    assert f"remotely start --host 127.0.0.1 --port {port}" in text
+    assert text.endswith("; or else")
+    with pytest.raises(MasterLost, match=r"cannot resolve the machine name 'no\.such\.invalid'"):
         reach("no.such.invalid", port, "")

@@ -1,4 +1,4 @@
-"""The line to the master tells a key that is not admitted from a handshake that was cut."""
+"""The link to the master: refused keys and cut handshakes."""
 
 import socket
 import sys
@@ -18,7 +18,7 @@ from remotely.transport.master_link import CUT_AGAIN_S, MasterLink
 
 
 class Place:
-    """An address where a test puts what answers, or cuts, and one client that knocks there."""
+    """An address with a master, or with a listener that cuts connections; and links to it."""
 
     def __init__(self) -> None:
         self.port = socket.create_server(("127.0.0.1", 0))
@@ -42,7 +42,7 @@ class Place:
         )
 
     def cuts(self) -> None:
-        """Take a connection, and cut it before it has shaken hands."""
+        """Accept a connection, and close it before the handshake."""
         self.port.setblocking(False)
         taken: list[socket.socket] = []
 
@@ -57,7 +57,7 @@ class Place:
         taken[0].close()
 
     def has_master(self, key: MasterKey) -> None:
-        """From now on a master answers here."""
+        """Start a master at the address."""
         self.port.close()
         zap = sockets.ZapHandler(self.context, lambda key: "client", ThrottledLog(print))
         self.loop.watch_socket(zap.socket, zap.answer)
@@ -87,7 +87,7 @@ def place() -> Iterator[Place]:
 
 
 def test_a_cut_handshake_is_retried(place: Place) -> None:
-    """As when the master ends, or a firewall's table is full, in the middle of one."""
+    """For example because the master ends, or a firewall's table is full."""
     master, client, _ = fresh_keys()
     place.knocks(client)
     place.cuts()
@@ -107,7 +107,7 @@ def test_occasionally_cut_handshakes_are_no_refusal(
 
     def is_cut() -> None:
         for event in (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_DISCONNECTED):
-            link._see_handshake([zmq.Frame(event.to_bytes(2, sys.byteorder))])
+            link._handle_handshake([zmq.Frame(event.to_bytes(2, sys.byteorder))])
 
     for _ in range(5):
         now += CUT_AGAIN_S + 1
