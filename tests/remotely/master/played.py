@@ -1,4 +1,4 @@
-"""A cluster for the tests of the master: its core, and peers and a shell that a loop plays."""
+"""A simulated cluster for tests of the master: its core, a shell without I/O, and peers."""
 
 import itertools
 from collections import deque
@@ -21,18 +21,18 @@ LEASE_S = 10.0
 KEY = b"a client's key, listed".ljust(40)
 SECRET = b"the master's"
 
-Said = TypeVar("Said")
+Sent = TypeVar("Sent")
 
 
 class Cluster:
-    """A core, its shell as a loop plays it, and peers that say what a test has them say."""
+    """A core, and simulated peers that send what the test tells them to."""
 
     def __init__(self, waiting: type[WaitingList] = WaitingList) -> None:
         self.now = 0.0
-        self.outbox: list[tuple[str, msgspec.Struct]] = []
+        self.outbox: list[tuple[str, msgspec.Struct]] = []  # messages of the master
         self.to_spawn: list[tuple[str, control.Spawn]] = []
         self.living: dict[str, dict[str, control.ActorStatus]] = {}  # by worker and actor
-        self.births: dict[str, list[control.Spawn]] = {}  # that a worker is about
+        self.births: dict[str, list[control.Spawn]] = {}  # actors that a worker is starting
         self.tickets = itertools.count(1)
         self.waiting = waiting
         self.cut_off: set[str] = set()  # peers to which nothing can be sent
@@ -40,7 +40,7 @@ class Cluster:
         self.starts_master()
 
     def starts_master(self, counts_cpus: bool = True) -> None:
-        """Put a master that knows nobody in the place of the one there is."""
+        """Replace the master by a new one without state."""
         self.admission = Admission([KEY], [], SECRET)
         self.core = Core(self.admission, LEASE_S, counts_cpus=counts_cpus)
         self.core.state.waiting = self.waiting()
@@ -50,7 +50,7 @@ class Cluster:
         return self.core.state
 
     def execute(self, instructions: Iterable[Instruction]) -> list[str]:
-        """Do as the shell does; return what it logs."""
+        """Carry out instructions like the shell; return the lines that it logs."""
         left, logged = deque(instructions), []
         while left:
             match left.popleft():
@@ -70,10 +70,10 @@ class Cluster:
                     self.forgotten.append(who)
         return logged
 
-    def sent(self, kind: type[Said]) -> list[tuple[str, Said]]:
-        """Return what was said of this kind since the last time, and to whom."""
-        found: list[tuple[str, Said]] = []
-        found += [(who, said) for who, said in self.outbox if isinstance(said, kind)]
+    def sent(self, kind: type[Sent]) -> list[tuple[str, Sent]]:
+        """Empty the outbox; return the receivers and messages of this kind."""
+        found: list[tuple[str, Sent]] = []
+        found += [(who, message) for who, message in self.outbox if isinstance(message, kind)]
         self.outbox.clear()
         return found
 
@@ -92,11 +92,11 @@ class Cluster:
         self.execute(self.core.greet(hello, KEY, self.now))
 
     def says(self, who: str, message: msgspec.Struct) -> None:
-        hear = self.core.handle_worker if who in self.living else self.core.handle_client
-        self.execute(hear(who, message, self.now))
+        handle = self.core.handle_worker if who in self.living else self.core.handle_client
+        self.execute(handle(who, message, self.now))
 
     def asks(self, who: str, actor: str, **options: Any) -> int:
-        """Ask for an actor; return the ticket."""
+        """Request an actor; return the ticket."""
         request = request_of(actor, who, **options)
         place = control.Place(ticket=next(self.tickets), request=request, patience_s=60)
         self.says(who, place)
@@ -118,7 +118,7 @@ class Cluster:
         predecessors: Collection[str] = (),
         **others: float,
     ) -> None:
-        """Join, or be back, with what lives there."""
+        """Register a worker, with the actors that live there."""
         self.cut_off.discard(worker)
         register = control.Register(
             worker=worker,
@@ -135,7 +135,7 @@ class Cluster:
         self.execute(self.core.reconcile_worker(register))
 
     def loses(self, worker: str, may_return: bool = False) -> None:
-        """Lose a worker, with its actors."""
+        """Remove a worker with its actors."""
         self.execute(self.core.remove_worker(worker, "lost", self.now, may_return))
 
     def loses_route(self, worker: str) -> None:
@@ -145,15 +145,15 @@ class Cluster:
         self.execute(self.core.end_session(who, self.now))
 
     def recovers(self) -> None:
-        """Workers may come back, as to a new master, for a lease from now on."""
+        """Let the master recover, as after a restart, for one lease."""
         self.state.recovers_until = self.now + LEASE_S
 
     def expire(self) -> list[str]:
-        """Have the core look at the clock; return what it logs."""
+        """Run the tick of the core; return the lines that it logs."""
         return self.execute(self.core.expire(self.now))
 
     def advance(self, seconds: float = 0.0, but: Iterable[str] = ()) -> list[str]:
-        """Let time pass, in which all but these peers give proof of their lives."""
+        """Let time pass, in which all peers but these renew their leases."""
         self.now += seconds
         for who in (*self.core.workers, *(s.hello.session for s in self.state.sessions)):
             if who not in but:
@@ -161,18 +161,18 @@ class Cluster:
         return self.expire()
 
     def spawns(self, at_most: int = 1000) -> list[str]:
-        """Have the workers do what they were told; return whom they brought to life, in order."""
-        told, self.to_spawn = self.to_spawn[:at_most], self.to_spawn[at_most:]
-        for worker, spawn in told:
+        """Let the workers start the actors; return these, in order."""
+        spawns, self.to_spawn = self.to_spawn[:at_most], self.to_spawn[at_most:]
+        for worker, spawn in spawns:
             if worker in self.core.workers:
                 machine = self.core.state.workers.records[worker].register.machine
                 status = status_of(spawn.request, spawn.gpu_ids, spawn.seal, machine)
                 self.living[worker][spawn.request.actor] = status
                 self.says(worker, control.Spawned(location=status.location))
-        return [spawn.request.actor for _, spawn in told]
+        return [spawn.request.actor for _, spawn in spawns]
 
     def hosts(self, worker: str, requests: Iterable[control.Request]) -> None:
-        """Have actors live there that an earlier master has placed."""
+        """Give a worker actors that an earlier master has placed."""
         seal = Admission([], [], SECRET).seals.seal
         self.living[worker] = {r.actor: status_of(r, (), seal(worker, r, [])) for r in requests}
 
@@ -229,11 +229,11 @@ def workers_in_status(cluster: Cluster) -> list[control.WorkerStatus]:
     return status.workers
 
 
-# --- anything that may happen ---------------------------------------------------------------------
+# --- random events --------------------------------------------------------------------------------
 
 
 def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
-    """Have one thing play_event, of those that a master may meet."""
+    """Cause one event, of those that a master may encounter."""
     who, worker, actor = f"client-{a % 3}", f"worker-{a % 4}", f"actor-{b % 8}"
     match event:
         case "hello":
@@ -244,7 +244,7 @@ def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
             size, machine = [2, 1, 4, 2.5][a % 4], "ab"[a % 2]
             before = [f"worker-{b % 4}"] if a % 4 != b % 4 and a % 3 == 0 else []
             cluster.joins(worker, size, a % 2, python, machine, before, license=b % 2)
-        case "forget" if worker in cluster.living:  # an end that is not told
+        case "forget" if worker in cluster.living:  # an end that is not reported
             cluster.living[worker].pop(actor, None)
         case "lose":
             cluster.loses(worker, may_return=b % 2 == 0)
@@ -259,7 +259,7 @@ def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
         case "wait":
             cluster.now += a % 7
             cluster.expire()
-        case "tick":  # nobody is lost
+        case "tick":  # no peer is lost
             cluster.advance(3)
         case "end session":
             cluster.loses_client(who)
@@ -267,12 +267,12 @@ def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
             cluster.starts_master()
         case "delegate":
             key = f"key-{b % 8}".encode().ljust(40)
-            for name in cluster.core.workers:  # all but one have no say in it
+            for name in cluster.core.workers:  # only that of the actor may do this
                 cluster.says(name, control.Delegate(actor=actor, key=key))
             if worker in cluster.core.workers:
                 cluster.says(worker, control.MayCall(key=key))
         case _ if not (session := cluster.state.sessions.get(who)) or session.hello.actor == actor:
-            pass  # a client that lives in an actor does not make that actor
+            pass  # a client in an actor does not request that actor
         case "place":
             cluster.asks(
                 who,
@@ -322,11 +322,11 @@ EVENTS = [
 ]
 
 
-# --- what is always true --------------------------------------------------------------------------
+# --- invariants -----------------------------------------------------------------------------------
 
 
 def check(cluster: Cluster) -> None:
-    """Find everything by search, and compare."""
+    """Compare all indexes with a linear search."""
     state, table = cluster.state, cluster.state.actors
     records, sessions = list(table.records.items()), list(state.sessions)
     assert held_by(table.by_owner) == by((r.request.owner, a) for a, r in records)

@@ -1,4 +1,4 @@
-"""How an actor ended is remembered for those who ask late; its flight record for a while only."""
+"""Remembered deaths and flight records."""
 
 from remotely.master.state import (
     REMEMBERED_DEATHS,

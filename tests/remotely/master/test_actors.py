@@ -1,4 +1,4 @@
-"""The table of an actor's life: each event is caused in each state, by messages alone."""
+"""The life cycle of an actor: each event in each phase, caused by messages alone."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -52,7 +52,7 @@ class Stage:
     def close(self) -> None:
         self.cluster.says("client", control.End(actor="a", grace_s=1))
 
-    def is_born(self) -> None:
+    def starts(self) -> None:
         location = status_of(self.request).location
         self.cluster.says("w", control.Spawned(location=location))
 
@@ -61,22 +61,22 @@ class Stage:
         obituary = control.Obituary(actor="a", life=self.request.life, asked=asked)
         self.cluster.says("w", control.Died(obituary=obituary))
 
-    def is_reported(self, by: str, is_born: bool, later: int = 0) -> None:
-        """A worker registers that has it, born or about to be."""
+    def is_reported(self, by: str, has_started: bool, later: int = 0) -> None:
+        """A worker registers with the actor, which has started or is starting."""
         request = request_of(
             "a", "client", owner=self.owner, life=self.request.life + later, **OPTIONS
         )
         seal = self.cluster.admission.seals.seal(by, request, [])
         births, living = self.cluster.births, self.cluster.living
-        births[by] = [] if is_born else [control.Spawn(request=request, gpu_ids=[], seal=seal)]
-        living[by] = {"a": status_of(request, seal=seal)} if is_born else {}
+        births[by] = [] if has_started else [control.Spawn(request=request, gpu_ids=[], seal=seal)]
+        living[by] = {"a": status_of(request, seal=seal)} if has_started else {}
         self.cluster.joins(by, cpus=1, machine="m" if by == "w" else "n")
 
     def is_back(self, with_it: bool) -> None:
         """Its own worker registers again."""
-        is_born = "a" in self.cluster.living["w"]
+        has_started = "a" in self.cluster.living["w"]
         if with_it:
-            self.is_reported("w", is_born)
+            self.is_reported("w", has_started)
         else:
             self.cluster.living["w"].pop("a", None)
             self.cluster.joins("w", cpus=1, machine="m")
@@ -92,15 +92,15 @@ CAUSES = (
     Cause(Event.REQUESTED, Stage.ask),
     Cause(Event.PLACED, lambda stage: stage.cluster.joins("more", cpus=1, machine="m")),
     Cause(Event.REFUSED, lambda stage: stage.cluster.advance(61)),
-    Cause(Event.ADOPTED, lambda stage: stage.is_reported("other", is_born=False)),
-    Cause(Event.STARTED, Stage.is_born),
+    Cause(Event.ADOPTED, lambda stage: stage.is_reported("other", has_started=False)),
+    Cause(Event.STARTED, Stage.starts),
     Cause(Event.CLOSED, Stage.close),
     Cause(Event.DIED, lambda stage: stage.dies(asked=True)),
     Cause(Event.MAKER_RESTARTS, Stage.dies),
     Cause(Event.WORKER_RESTARTS, Stage.dies, owner=""),
     Cause(Event.REPLACED, lambda stage: stage.ask(later=1)),
-    Cause(Event.REPLACED, lambda stage: stage.is_reported("other", is_born=False, later=1)),
-    Cause(Event.MOVED, lambda stage: stage.is_reported("other", is_born=True)),
+    Cause(Event.REPLACED, lambda stage: stage.is_reported("other", has_started=False, later=1)),
+    Cause(Event.MOVED, lambda stage: stage.is_reported("other", has_started=True)),
     Cause(Event.UNREACHABLE, lambda stage: stage.cluster.loses_route("w")),
     Cause(Event.PRESENT, lambda stage: stage.is_back(with_it=True)),
     Cause(Event.ABSENT, lambda stage: stage.is_back(with_it=False)),
@@ -109,9 +109,9 @@ Pair = tuple[Phase, Event]
 
 
 def play(monkeypatch: pytest.MonkeyPatch, phase: Phase, cause: Cause) -> list[tuple[Pair, Phase]]:
-    """Cause an event; return what happened to the actor, and in which state that left it.
+    """Cause an event; return the transitions of the actor.
 
-    An event that a step of another has caused counts for itself: the other one is left out.
+    If a step of an event causes another event, only the latter is returned.
     """
     owner = {Phase.RESUMING: "", Phase.RESTARTING: "client"}.get(phase, cause.owner)
     stage = Stage(phase, owner)
@@ -119,13 +119,13 @@ def play(monkeypatch: pytest.MonkeyPatch, phase: Phase, cause: Cause) -> list[tu
     apply_event = actors.apply_event
 
     def recorded(
-        state: State, event: Event, record: ActorRecord, said: object = None
+        state: State, event: Event, record: ActorRecord, data: object = None
     ) -> None:
         if record.request.actor != "a":
-            apply_event(state, event, record, said)
+            apply_event(state, event, record, data)
             return
         before, count = phase_of(state, "a"), len(seen)
-        apply_event(state, event, record, said)
+        apply_event(state, event, record, data)
         if len(seen) == count:
             seen.append(((before, event), phase_of(state, "a")))
 
@@ -153,7 +153,7 @@ def test_the_table_has_exactly_the_transitions_that_occur(monkeypatch: pytest.Mo
     assert found | {(Phase.STARTING, Event.UNREACHABLE)} == set(TABLE)
 
 
-# --- the next life --------------------------------------------------------------------------------
+# --- restarts -------------------------------------------------------------------------------------
 
 
 def test_watchers_are_notified_of_a_restart_and_locate_the_next_life(cluster: Cluster) -> None:
@@ -185,12 +185,12 @@ def test_an_actor_that_was_asked_to_end_is_not_restarted(cluster: Cluster) -> No
     cluster.joins("worker")
     cluster.has("client", "a", max_restarts=5)
     cluster.says("client", control.End(actor="a", grace_s=60))
-    cluster.kills("a")  # by itself, before its worker had heard that it was to end
+    cluster.kills("a")  # before its worker knew that it had to end
     (_, died), *_ = cluster.sent(control.Died)
     assert (died.obituary.restarting, died.obituary.asked) == (False, True)
 
 
-@pytest.mark.parametrize("end", ["refused", "taken back", "maker goes", "maker is lost"])
+@pytest.mark.parametrize("end", ["refused", "withdrawn", "goodbye", "maker is lost"])
 def test_a_lookup_gets_the_obituary_if_the_restart_is_given_up(
     cluster: Cluster, end: str
 ) -> None:
@@ -203,9 +203,9 @@ def test_a_lookup_gets_the_obituary_if_the_restart_is_given_up(
     match end:
         case "refused":
             cluster.asks("client", "a", max_restarts=1, life=1, named=True, cpus=64)
-        case "taken back":
+        case "withdrawn":
             cluster.says("client", control.End(actor="a", grace_s=0))
-        case "maker goes":
+        case "goodbye":
             cluster.says("client", control.Goodbye())
         case "maker is lost":
             cluster.loses_client("client")
@@ -315,7 +315,7 @@ def test_a_reconnected_maker_is_told_again_what_to_restart(cluster: Cluster) -> 
     assert cluster.sent(control.Died) == []
 
 
-# --- what clients and scripts are told ------------------------------------------------------------
+# --- messages to clients and scripts --------------------------------------------------------------
 
 
 def test_a_client_is_told_why_its_actor_failed_to_start(cluster: Cluster) -> None:
@@ -402,9 +402,9 @@ def test_printed_lines_reach_only_the_script_at_the_root(cluster: Cluster) -> No
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.sent(object)
-    said = control.Printed(actor="a", name="a", job="", error=False, text="hello\n")
-    cluster.says("worker", said)
-    assert [(who, line.text) for who, line in cluster.sent(control.Printed)] == [
+    line = control.Printed(actor="a", name="a", job="", error=False, text="hello\n")
+    cluster.says("worker", line)
+    assert [(who, printed.text) for who, printed in cluster.sent(control.Printed)] == [
         ("client", "hello\n")
     ]
 

@@ -1,4 +1,4 @@
-"""Which key may what, played by calls; test_placing.py has a master on real sockets."""
+"""Authorization, without sockets; test_placing.py tests a master on real sockets."""
 
 import msgspec
 import pytest
@@ -101,7 +101,7 @@ def test_an_actor_has_one_delegate_and_never_a_listed_key(admission: Admission) 
     assert not admission.delegate("a", WORKER)
     assert not admission.delegate("a", b"short")
     assert admission.delegate("a", OURS)
-    assert admission.delegate("a", OURS)  # said again, after a connection that broke
+    assert admission.delegate("a", OURS)  # repeated after a lost connection
     assert not admission.delegate("a", OTHERS)
     assert admission.role_of(OTHERS) is None
 
@@ -119,16 +119,16 @@ def test_a_viewer_has_no_actor_modules_or_arrivals(admission: Admission) -> None
     assert admission.role_of(OURS) == "viewer"
     with pytest.raises(NotAllowed, match="does not match its key"):
         admission.vet_client(hello(OURS), OURS)
-    said = msgspec.structs.replace(
+    message = msgspec.structs.replace(
         hello(OURS, "a", role="viewer"), modules=["torch"], arrivals=["b"]
     )
-    vetted = admission.vet_client(said, OURS)
+    vetted = admission.vet_client(message, OURS)
     assert (vetted.actor, vetted.modules, vetted.arrivals) == ("", [], [])
     assert not admission.delegate("a", OURS)
     assert not admission.may_live(request(key=OURS))
 
 
-# --- at the actors' doors -------------------------------------------------------------------------
+# --- access lists of actors -----------------------------------------------------------------------
 
 
 def test_an_actor_asks_about_an_unlisted_key_and_forgets_it_when_revoked() -> None:
@@ -154,7 +154,7 @@ def test_revoking_a_key_that_never_connected_costs_calls_nothing() -> None:
 def test_calls_are_checked_while_a_connected_key_is_revoked() -> None:
     access = AccessList([CLIENT, OURS, OTHERS], lambda key: None)
     assert access.admit(OURS) == "client"
-    access.set_keys([CLIENT, OURS])  # others never came
+    access.set_keys([CLIENT, OURS])  # OTHERS never connected
     assert not access.some_revoked
     access.set_keys([CLIENT])
     assert access.some_revoked
@@ -174,54 +174,54 @@ def test_a_key_that_was_listed_while_its_connection_waited_counts_as_connected()
 
 
 class Machine:
-    """A worker's AccessRelay, and what its master and actors hear."""
+    """A worker's AccessRelay, and the messages to its master and actors."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
-        self.told: list[tuple[str, bool]] = []
+        self.sent: list[tuple[str, bool]] = []
         self.access_relay = AccessRelay(
             lambda question: self.asked.append(question.key),
-            lambda actor, caller: self.told.append((actor, caller.admitted)),
+            lambda actor, caller: self.sent.append((actor, caller.admitted)),
         )
 
-    def knocks(self, actor: str) -> None:
+    def asks(self, actor: str) -> None:
         self.access_relay.handle_question(actor, control.MayCall(key=OURS))
 
-    def hears(self, admitted: bool) -> None:
+    def is_answered(self, admitted: bool) -> None:
         self.access_relay.handle_reply(control.Caller(key=OURS, admitted=admitted))
 
 
 def test_a_worker_asks_once_for_all_its_actors_and_forwards_the_revocation() -> None:
     machine = Machine()
-    machine.knocks("a")
-    machine.hears(True)
-    machine.knocks("b")
+    machine.asks("a")
+    machine.is_answered(True)
+    machine.asks("b")
     assert machine.asked == [OURS]
-    assert machine.told == [("a", True), ("b", True)]
-    machine.told.clear()
-    machine.hears(False)
-    assert machine.told == [("a", False), ("b", False)]
-    machine.knocks("a")  # it is asked about anew
+    assert machine.sent == [("a", True), ("b", True)]
+    machine.sent.clear()
+    machine.is_answered(False)
+    assert machine.sent == [("a", False), ("b", False)]
+    machine.asks("a")  # asked again
     assert machine.asked == [OURS, OURS]
 
 
 def test_a_worker_asks_again_after_its_master_may_have_restarted() -> None:
     machine = Machine()
-    machine.knocks("a")
-    machine.hears(True)
+    machine.asks("a")
+    machine.is_answered(True)
     machine.access_relay.ask_again()
     assert machine.asked == [OURS, OURS]
-    machine.hears(False)
-    assert machine.told == [("a", True), ("a", False)]
+    machine.is_answered(False)
+    assert machine.sent == [("a", True), ("a", False)]
 
 
 def test_keys_of_ended_actors_are_forgotten() -> None:
     machine = Machine()
-    machine.knocks("a")
-    machine.hears(True)
+    machine.asks("a")
+    machine.is_answered(True)
     machine.access_relay.forget("a")
     machine.access_relay.ask_again()
     assert machine.asked == [OURS]
-    machine.hears(True)  # late
-    machine.knocks("b")
+    machine.is_answered(True)  # late
+    machine.asks("b")
     assert machine.asked == [OURS, OURS]

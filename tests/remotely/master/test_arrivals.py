@@ -1,4 +1,4 @@
-"""Objects whose processes dial in: how they become actors, and to whom each is given."""
+"""Guests: how their objects become actors, and to which client each is assigned."""
 
 from typing import Any
 
@@ -19,9 +19,9 @@ PYTHON = "3.11"
 
 
 class Cluster:
-    """A core with a worker and two clients, which say what a test has them say.
+    """A core with a worker and two clients, which send what the test tells them to.
 
-    A guest is called by its nonce here.
+    Tests name a guest by its nonce.
     """
 
     def __init__(self, recovers_until: float = 0.0) -> None:
@@ -47,8 +47,8 @@ class Cluster:
         self.execute(self.core.handle_worker(id_of(nonce), message, 0.0))
 
     def sent(self, who: str, kind: type) -> list[Any]:
-        """Return what this peer was told of a kind since the last time."""
-        found = [said for to, said in self.outbox if to == who and isinstance(said, kind)]
+        """Remove and return the messages of this kind to a peer."""
+        found = [message for to, message in self.outbox if to == who and isinstance(message, kind)]
         self.outbox = [one for one in self.outbox if one[1] not in found]
         return found
 
@@ -69,14 +69,14 @@ class Cluster:
         )  # fmt: skip
 
     def arrives(self, nonce: str, *classes: str, **more: Any) -> None:
-        """A process dials in with an object."""
+        """Register a guest."""
         self.registers(guest(nonce, *classes, **more), **more)
 
     def registers(
         self, register: control.Register, key: bytes = WORKER_KEY, now: float = 0.0,
         is_near: bool = False, before: str = "", **_: Any,
     ) -> None:  # fmt: skip
-        """Do as the master does, which has the socket."""
+        """Register a worker like the shell of the master."""
         self.names[register.worker] = register.nonce
         register = guests.vet(register, key, self.admission.seals)
         predecessors = [id_of(before, key)] if before else []
@@ -101,12 +101,12 @@ class Cluster:
         return self.tickets
 
     def given(self, who: str) -> dict[int, str]:
-        """Return the actors that a client was given since the last time, by its tickets."""
+        """Return the actors that were newly assigned to a client, by ticket."""
         located = self.sent(who, control.Located)
         return {one.ticket: self.names[one.location.actor] for one in located}
 
     def finds(self, name: str) -> list[str]:
-        """Return who is found by a name."""
+        """Return the guest that is found by a name."""
         self.client_says("ann", control.Locate(ticket=9, name=name))
         located = self.sent("ann", control.Located)
         return [self.names[one.location.actor] for one in located if one.location]
@@ -116,7 +116,7 @@ def guest(
     nonce: str, *classes: str, name: str = "", actor: str = "", key: bytes = WORKER_KEY,
     returns: bool = False, **_: Any,
 ) -> control.Register:  # fmt: skip
-    """Return what a process says that serves an object; much of it is not for it to say."""
+    """Return the registration of a guest; many of its fields are not for it to set."""
     worker = id_of(nonce, key)
     request = control.Request(
         actor=actor or worker, name=name or f"{classes[0]}-{nonce}", named=bool(name),
@@ -135,7 +135,7 @@ def guest(
 
 
 def id_of(nonce: str, key: bytes = WORKER_KEY) -> str:
-    """Return the id of a guest, and of the actor that its object becomes."""
+    """Return the id of a guest, which is that of its actor."""
     return bound_id("worker", key, nonce)
 
 
@@ -207,7 +207,7 @@ def test_a_withdrawn_request_frees_its_arrival(cluster: Cluster, name: str) -> N
     assert cluster.given("ann") == {}
     late = cluster.asks("ann", name)
     assert cluster.given("ann") == {late: "a"}
-    cluster.client_says("ann", control.NoArrival(ticket=late))  # while it came
+    cluster.client_says("ann", control.NoArrival(ticket=late))  # withdrawn while it was assigned
     ticket = cluster.asks("bob", name)
     assert cluster.given("bob") == {ticket: "a"}
 
@@ -219,7 +219,7 @@ def test_a_repeated_request_gets_one_arrival(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim")
     cluster.arrives("b", "Sim")
     assert cluster.given("ann") == {1: "a"}
-    cluster.client_says("ann", ask)  # the answer was lost
+    cluster.client_says("ann", ask)  # the reply was lost
     assert cluster.given("ann") == {1: "a"}
 
 
@@ -229,7 +229,7 @@ def test_a_restarted_master_respects_the_assignments_of_its_clients(cluster: Clu
         again.arrives(nonce, "Sim", now=1.0, returns=True)
     again.hello("bob", now=1.0)
     ticket = again.asks("bob", "Sim")
-    assert again.given("bob") == {}  # whose is it?
+    assert again.given("bob") == {}  # it may be another client's
     again.hello("ann", arrivals=(id_of("a"),), now=2.0)
     again.execute(again.core.expire(6.0))
     assert again.given("bob") == {ticket: "b"}
@@ -265,7 +265,7 @@ def test_a_reconnected_guest_replaces_only_its_predecessor(
     cluster.arrives("b", "Sim", name="sim", before="a")
     (died,) = cluster.sent("ann", control.Died)
     assert (died.obituary.actor, died.obituary.asked) == (id_of("a"), False)
-    assert "dialled in again" in died.obituary.why
+    assert died.obituary.why == guests.AGAIN
     cluster.sent("ann", control.Located)
     assert cluster.finds("sim") == ["b"]
     other = b"another worker's key".ljust(40)
@@ -277,14 +277,14 @@ def test_a_reconnected_guest_replaces_only_its_predecessor(
 def test_a_guest_ends_with_its_connection(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim", name="sim")
     cluster.asks("ann", "Sim")
-    cluster.execute(cluster.core.lose_route(id_of("a"), 0.0))  # its last words may not be read yet
+    cluster.execute(cluster.core.lose_route(id_of("a"), 0.0))  # its last messages may not be read yet
     assert not cluster.sent("ann", control.Died)
     cluster.execute(cluster.core.remove_worker(id_of("a"), guests.CUT, 0.0))
     assert cluster.given("ann") == {1: "a"}
     (died,) = cluster.sent("ann", control.Died)
     assert (died.obituary.lost, died.obituary.why) == (False, guests.CUT)
     assert cluster.forgotten == [id_of("a")]
-    cluster.arrives("a", "Sim", name="sim")  # it was only the network
+    cluster.arrives("a", "Sim", name="sim")  # only the network failed
     assert [refused.error for refused in cluster.refused] == ["WorkerLost"]
     cluster.arrives("b", "Sim", name="sim", before="a")
     assert cluster.finds("sim") == ["b"]
@@ -334,10 +334,10 @@ def test_the_relay_is_near_the_master_or_has_the_fewest_actors() -> None:
 
 
 def test_a_guest_can_register_only_its_own_actor(cluster: Cluster) -> None:
-    """As would a thief with a worker's key who has heard of an actor's id."""
-    learning = Cluster(recovers_until=5.0)
-    learning.hello("ann")
-    for each in (cluster, learning):
+    """Not that of another, with a stolen worker key and a known actor id."""
+    recovering = Cluster(recovers_until=5.0)
+    recovering.hello("ann")
+    for each in (cluster, recovering):
         each.arrives("thief", "Sim", name="sim", actor=id_of("a"), returns=True)
         assert [end.actor for end in each.sent(id_of("thief"), control.End)] == [id_of("a")]
         assert each.finds("sim") == []

@@ -1,6 +1,6 @@
-"""What the master knows stays true in any order of events, and its price does not grow with it.
+"""The core of the master: its invariants in any order of events, and the cost of events.
 
-The peers are played by calls; test_placing.py proves what they are promised on real sockets.
+The peers are simulated by calls; test_placing.py tests a master on real sockets.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ from tests.steps import steps
 
 
 class PlainWaiting(WaitingList):
-    """Tries everyone who may have room, one by one: the promise, and slow."""
+    """Retries every request for which there may be room: the slow reference."""
 
     def turns(self, may_fit: Callable[[Resources, str], bool]) -> Iterator[Waiter]:
         for waiter in list(self):
@@ -65,11 +65,11 @@ def test_the_queue_places_the_same_requests_as_a_linear_search(
         assert cluster.outbox == plain.outbox
 
 
-# --- the price ------------------------------------------------------------------------------------
+# --- cost -----------------------------------------------------------------------------------------
 
 
 def cluster_of(workers: int) -> Cluster:
-    """Return one whose workers have twenty actors each, which belong to a client each."""
+    """Return a cluster whose workers have twenty actors each, of one client per worker."""
     cluster = Cluster()
     for number in range(workers):
         requests = [request_of(f"{number}.{n}", f"client-{number}") for n in range(20)]
@@ -83,20 +83,20 @@ def cluster_of(workers: int) -> Cluster:
     return cluster
 
 
-def _goes(cluster: Cluster) -> None:
+def _goodbye(cluster: Cluster) -> None:
     cluster.says("client-1", control.Goodbye())
     for number in range(20):
         cluster.kills(f"1.{number}")
     assert cluster.sent(control.Farewell)
 
 
-def _comes_back(cluster: Cluster) -> None:
+def _reconnect(cluster: Cluster) -> None:
     cluster.living["worker-1"].pop("1.7")
     cluster.joins("worker-1", cpus=21)
     assert len(cluster.sent(control.Died)) == 1
 
 
-def _is_new(cluster: Cluster) -> None:
+def _new_worker(cluster: Cluster) -> None:
     requests = [request_of(f"new.{n}", "client-1") for n in range(20)]
     cluster.hosts("new", requests)
     cluster.joins("new", cpus=21)
@@ -104,11 +104,11 @@ def _is_new(cluster: Cluster) -> None:
 
 FLAT: dict[str, Callable[[Cluster], object]] = {
     "a placement": lambda c: c.has("client-1", "a", cpus=0.5),
-    "the end of an actor, in vain for all who wait": lambda c: c.kills("1.3"),
-    "an actor is to end": lambda c: c.says("client-1", control.End(actor="1.3", grace_s=0)),
+    "the end of an actor that helps no waiting request": lambda c: c.kills("1.3"),
+    "closing an actor": lambda c: c.says("client-1", control.End(actor="1.3", grace_s=0)),
     "a request that has to wait": lambda c: c.asks("client-1", "a", cpus=15),
-    "a request that nobody can serve": lambda c: c.asks("client-1", "a", cpus=99),
-    "a request that is taken back": lambda c: c.says(
+    "a request that can never fit": lambda c: c.asks("client-1", "a", cpus=99),
+    "a withdrawn request": lambda c: c.says(
         "client-1", control.End(actor="waits-9", grace_s=0)
     ),
     "a beat": lambda c: c.says("worker-1", control.Beat()),
@@ -116,16 +116,16 @@ FLAT: dict[str, Callable[[Cluster], object]] = {
         "worker-1", control.Report(actors=[control.Figures(actor=a) for a in c.living["worker-1"]])
     ),
     "a look-up": lambda c: c.says("client-2", control.Locate(ticket=1, name="1.3")),
-    "the log of one that lives": lambda c: c.says(
+    "the log of a living actor": lambda c: c.says(
         "client-2", control.ReadLog(ticket=1, actor="1.3")
     ),
-    "a client comes": lambda c: c.hello("client-new", ["numpy"]),
-    "a client is back": lambda c: c.hello("client-1", ["numpy"]),
-    "a client goes with its actors": _goes,
-    "a client is lost": lambda c: c.loses_client("client-1"),
-    "a worker is lost with its actors": lambda c: c.loses("worker-1"),
-    "a worker is back and has lost one": _comes_back,
-    "a worker comes with its actors": _is_new,
+    "a new client": lambda c: c.hello("client-new", ["numpy"]),
+    "a client reconnects": lambda c: c.hello("client-1", ["numpy"]),
+    "a goodbye with the end of the actors": _goodbye,
+    "a lost client": lambda c: c.loses_client("client-1"),
+    "a lost worker with its actors": lambda c: c.loses("worker-1"),
+    "a worker is back without one actor": _reconnect,
+    "a new worker with actors": _new_worker,
 }
 
 
@@ -133,7 +133,7 @@ FLAT: dict[str, Callable[[Cluster], object]] = {
 def test_the_cost_of_an_event_does_not_grow_with_the_cluster(event: str) -> None:
     small, large = cluster_of(5), cluster_of(50)
     for each in (small, large):
-        each.asks("client-1", "warm-up", cpus=99)  # what is computed once, for the same request
+        each.asks("client-1", "warm-up", cpus=99)  # fills caches
     steps_of_small = steps(lambda: FLAT[event](small))
     assert steps_of_small > 10
     assert steps(lambda: FLAT[event](large)) == pytest.approx(steps_of_small, rel=0.02)
@@ -160,26 +160,17 @@ def test_a_thousand_equal_requests_are_retried_as_one(
     assert tried == ["w0", "w1"]
 
 
-# --- what has ended is gone -----------------------------------------------------------------------
+# --- ended lives and peers ------------------------------------------------------------------------
 
 
-def test_a_next_life_takes_the_room_of_its_unreported_predecessor(cluster: Cluster) -> None:
+def test_a_next_life_replaces_its_unreported_predecessor(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=2)
     cluster.has("client", "a", cpus=2)
     cluster.has("client", "a", cpus=2, life=1)
+    assert cluster.sent(control.End) == [("worker", control.End(actor="a", grace_s=0.0, kill=True))]
     assert cluster.state.workers.ledger.free("worker").cpus == 0
     cluster.kills("a")
     assert cluster.state.workers.ledger.free("worker").cpus == 2
-
-
-def test_an_unreported_earlier_life_is_killed_when_the_next_is_requested(cluster: Cluster) -> None:
-    cluster.joins("one")
-    cluster.has("client", "a")
-    cluster.joins("two", cpus=4)
-    cluster.asks("client", "a", life=1)
-    assert cluster.sent(control.End) == [("one", control.End(actor="a", grace_s=0.0, kill=True))]
-    assert cluster.spawns() == ["a"]
-    assert cluster.state.actors.records["a"].worker == "two"
 
 
 @pytest.mark.parametrize("how", ["asked for", "brought along"])
@@ -195,7 +186,7 @@ def test_watchers_are_notified_that_an_unreported_life_restarts(cluster: Cluster
         later = request_of("a", "client", max_restarts=2, name="store", named=True, life=1)
         cluster.hosts("two", [later])
         cluster.joins("two", cpus=1)
-    told = [(who, said) for who, said in cluster.outbox if isinstance(said, control.Died)]
+    told = [(who, message) for who, message in cluster.outbox if isinstance(message, control.Died)]
     assert {who for who, _ in told} == {"client", "borrower"}
     assert all(died.obituary.restarting for _, died in told)
     cluster.says("borrower", control.Locate(ticket=2, actor="a"))
@@ -207,7 +198,6 @@ def test_watchers_are_notified_that_an_unreported_life_restarts(cluster: Cluster
 
 
 def test_a_request_for_an_ended_life_is_refused(cluster: Cluster) -> None:
-    """By a maker whose connection broke, and that never heard of the birth."""
     cluster.joins("worker")
     cluster.has("client", "a", max_restarts=1)
     cluster.kills("a")
@@ -237,7 +227,7 @@ def test_a_request_for_an_earlier_life_is_refused(cluster: Cluster, later: str) 
 
 def test_modules_are_preloaded_once_while_a_client_uses_them(cluster: Cluster) -> None:
     def told() -> list[tuple[str, list[str]]]:
-        return [(who, said.modules) for who, said in cluster.sent(control.Preload)]
+        return [(who, message.modules) for who, message in cluster.sent(control.Preload)]
 
     cluster.joins("w1")
     cluster.joins("other python", python="3.10")
@@ -294,11 +284,11 @@ def test_nothing_is_left_of_peers_that_have_ended(cluster: Cluster) -> None:
     assert not state.log_queries.queries
 
 
-# --- peers that lie -------------------------------------------------------------------------------
+# --- malicious peers ------------------------------------------------------------------------------
 
 
 def lies_of_a_worker(about: control.ActorStatus) -> list[msgspec.Struct]:
-    """Return what a worker may say of an actor that another worker houses."""
+    """Return messages of a worker about an actor on another worker."""
     actor = about.request.actor
     elsewhere = msgspec.structs.replace(about.location, public_key=b"a liar's")
     names = {"actor": actor, "name": about.request.name, "job": about.request.job}
@@ -343,7 +333,7 @@ def test_a_worker_cannot_report_on_another_workers_actor(choices: list[int]) -> 
     cluster.outbox.clear()
     for choice in choices:
         cluster.says("liar", lies_of_a_worker(victim)[choice])
-    assert [said for who, said in cluster.outbox if who != "liar"] == []
+    assert [message for who, message in cluster.outbox if who != "liar"] == []
     cluster.says("client", control.Locate(ticket=6, actor="a"))
     ((_, located),) = cluster.sent(control.Located)
     assert located.location == victim.location

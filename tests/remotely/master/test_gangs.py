@@ -1,4 +1,4 @@
-"""A group has its places whole or not at all; who names a machine or a neighbor gets that place."""
+"""Gangs are placed whole or not at all; requests may name a machine or an actor to be near."""
 
 from random import Random
 
@@ -219,7 +219,7 @@ def test_a_gang_is_placed_whole_or_not_at_all(
         for n in range(sizes[gang]):
             cluster.kills(f"{gang}.{n}")
         _are_whole(cluster, sizes)
-    refused = [said for _, said in cluster.outbox if isinstance(said, control.NotPlaced)]
+    refused = [message for _, message in cluster.outbox if isinstance(message, control.NotPlaced)]
     assert len(refused) == sum(size for size in sizes if size > sum(machines) and size > 1)
     assert not len(cluster.state.waiting)  # nobody waits for ever
 

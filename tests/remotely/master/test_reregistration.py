@@ -1,4 +1,4 @@
-"""Workers and masters that were away: what is found, made, ended or given up when they are back."""
+"""Workers and masters that were away: what they reconcile when they are back."""
 
 from typing import Any
 
@@ -135,9 +135,9 @@ def test_a_cancelled_actor_is_refused_when_its_worker_is_unreachable(cluster: Cl
     assert (who, died.obituary.asked, died.obituary.lost) == ("client", True, False)
 
 
-@pytest.mark.parametrize("is_born", [True, False])
+@pytest.mark.parametrize("has_started", [True, False])
 def test_a_waiting_actor_starts_when_its_worker_is_back(
-    cluster: Cluster, is_born: bool
+    cluster: Cluster, has_started: bool
 ) -> None:
     cluster.joins("worker")
     ticket = cluster.asks("client", "a")
@@ -146,12 +146,12 @@ def test_a_waiting_actor_starts_when_its_worker_is_back(
     cluster.loses_route("worker")
     assert cluster.sent(control.Queued)
     status = status_of(spawn.request, seal=spawn.seal)
-    if is_born:
+    if has_started:
         cluster.living["worker"]["a"] = status
     else:
         cluster.births["worker"] = [spawn]
     cluster.joins("worker")
-    if not is_born:
+    if not has_started:
         assert cluster.sent(control.Placed) == []
         cluster.says("worker", control.Spawned(location=status.location))
     ((_, placed),) = cluster.sent(control.Placed)
@@ -530,7 +530,7 @@ def test_a_restarted_master_gives_no_name_away_during_recovery(cluster: Cluster)
     cluster.joins("worker")
 
     kinds: dict[str, Any] = {
-        type(said).__name__: said for who, said in cluster.outbox if who == "other"
+        type(message).__name__: message for who, message in cluster.outbox if who == "other"
     }
     assert kinds["Located"].location == cluster.living["worker"]["a"].location
     assert kinds["NotPlaced"].error == "NameTaken"
@@ -580,7 +580,7 @@ def test_an_automatic_name_does_not_match_a_user_name(cluster: Cluster) -> None:
     ((_, located),) = [(w, s) for w, s in cluster.outbox if isinstance(s, control.Located)]
     assert located.location is not None
     assert located.location.actor == "a"
-    assert [said.error for _, said in cluster.sent(control.NotPlaced)] == ["NameTaken"] * 2
+    assert [message.error for _, message in cluster.sent(control.NotPlaced)] == ["NameTaken"] * 2
 
 
 def test_a_name_is_free_if_its_holder_does_not_come_back(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""A request that others overtake gets its place, and nobody pays for it more than has to be."""
+"""Room that is reserved for a request that others overtake."""
 
 import itertools
 from random import Random

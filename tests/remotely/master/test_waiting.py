@@ -1,4 +1,4 @@
-"""The queue of placement requests: who is served, refused or told to wait, and in which order."""
+"""The queue of placement requests: which are placed, refused or kept waiting, in which order."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_a_request_for_the_name_of_an_ending_actor_waits_for_it(cluster: Cluster
     cluster.says("client", control.Locate(ticket=7, name="store"))
     assert cluster.sent(control.Located) == [("client", control.Located(ticket=7))]
     ticket = cluster.asks("client", "new", name="store", named=True)
-    assert [said.ticket for _, said in cluster.sent(control.Queued)] == [ticket]
+    assert [message.ticket for _, message in cluster.sent(control.Queued)] == [ticket]
     assert cluster.spawns() == []
     cluster.kills("old")
     assert cluster.spawns() == ["new"]

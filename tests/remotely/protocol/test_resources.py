@@ -1,4 +1,4 @@
-"""Amounts of CPUs, GPUs and memory: how they are read, added up and written."""
+"""Parsing, arithmetic and formatting of resources."""
 
 from typing import Any
 
@@ -45,9 +45,9 @@ def test_resources_are_formatted_for_people() -> None:
 def test_the_largest_amount_fits_into_a_message() -> None:
     assert parse_memory(1 << 62) == 1 << 62
     assert parse_memory(f"{1 << 22}TiB") == 1 << 62
-    with pytest.raises(ValueError, match="no amount"):
+    with pytest.raises(ValueError, match="not an amount"):
         parse_memory((1 << 62) + 1)
-    with pytest.raises(ValueError, match="no amount"):
+    with pytest.raises(ValueError, match="not an amount"):
         parse_memory(f"{(1 << 22) + 1}TiB")
 
 
