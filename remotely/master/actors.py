@@ -6,8 +6,8 @@
     RESUMING      the same without a client: its worker starts the next life, or started the actor
                   for the previous master
     ALIVE         started; clients that ask are sent its location
-    CANCELLED     requester to end before it has started
-    ENDING        requester to end, but still alive
+    CANCELLED     asked to end before it has started
+    ENDING        asked to end, but still alive
     RESTARTING    between two lives: its maker is expected to request the next
 
 `RULES` below lists the transitions.  A pair of phase and event that is not in it cannot occur.  The
@@ -84,13 +84,13 @@ class Event(StrEnum):
     REFUSED = "it cannot be placed, or waited too long"  # NotPlaced
     ADOPTED = "a worker registers with it"
     STARTED = "its worker reports that it has started"  # Location
-    CLOSED = "it is requester to end, or its owner or maker has ended"  # End
+    CLOSED = "it is asked to end, or its owner or maker has ended"  # End
     DIED = "its life has ended, and no other follows"  # Obituary
     MAKER_RESTARTS = "its life has ended, and its maker starts another"  # Obituary
     WORKER_RESTARTS = "its life has ended, and its worker starts another"  # Obituary
     REPLACED = "a later life is requested, or a worker registers with one"  # Obituary
     MOVED = "another worker registers with the same life"  # ActorRecord of that worker
-    UNREACHABLE = "its worker is unreachable or lost"  # Obituary, if it was requester to end
+    UNREACHABLE = "its worker is unreachable or lost"  # Obituary, if it was asked to end
     PRESENT = "its worker is back, and has it"
     ABSENT = "its worker is back, and never received it"
 

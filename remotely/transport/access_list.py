@@ -20,8 +20,8 @@ class AccessList:
         # A connection outlives its key's right to call, and libzmq does not report its end.  So
         # once a key that has connected is revoked, every call is checked, at 3 us each.
         self.some_revoked = False
-        self._came: set[bytes] = set()  # listed keys that may have a connection
-        self._has_ended = False  # a delegate with a connection ended: its key may have been stolen
+        self._connected: set[bytes] = set()  # listed keys that may have a connection
+        self._delegate_ended = False  # a delegate with a connection ended: its key may have been stolen
         self._listed = frozenset(client_keys)
         self._delegates: frozenset[bytes] = frozenset()
         self._ask = ask
@@ -32,7 +32,7 @@ class AccessList:
     def admit(self, key: bytes) -> str | Unknown:
         """Answer the ZAP handler, or let it wait for `update`."""
         if key in self._listed:
-            self._came.add(key)
+            self._connected.add(key)
         if self.may_call(key):
             return "client"
         self._ask(key)
@@ -41,16 +41,16 @@ class AccessList:
     def set_keys(self, client_keys: Iterable[bytes]) -> None:
         """Replace the list of clients."""
         self._listed = frozenset(client_keys)
-        self.some_revoked = self._has_ended or not self._came <= self._listed
+        self.some_revoked = self._delegate_ended or not self._connected <= self._listed
 
     def update(self, caller: control.Caller) -> None:
         """Record whether a delegate may call."""
         if caller.admitted and caller.key in self._listed:  # since it connected
-            self._came.add(caller.key)
+            self._connected.add(caller.key)
         elif caller.admitted:
             self._delegates |= {caller.key}
         elif caller.key in self._delegates:
-            self._has_ended = self.some_revoked = True
+            self._delegate_ended = self.some_revoked = True
             self._delegates -= {caller.key}
 
 

@@ -27,8 +27,8 @@ from remotely.transport import sockets
 
 Bound = TypeVar("Bound")  # the port, or a socket that is bound to it
 
-LOOK_AGAIN_S = 0.25  # between attempts to reach a master
-TELL_AFTER_S = 2.5  # a cluster that is just starting is reachable before
+RETRY_EVERY_S = 0.25  # between attempts to reach a master
+NOTICE_AFTER_S = 2.5  # a cluster that is just starting is reachable before
 
 _NOT_OURS = (errno.EADDRINUSE, errno.EACCES)
 
@@ -90,20 +90,20 @@ def reach(host: str, port: int, or_else: str, patience_s: float = 0.0) -> str:
     becomes the address that answered.  Waits up to `patience_s` for the master to listen, with a
     line on the terminal.  Raises MasterLost, whose message ends with `or_else`.
     """
-    begin, is_told = time.monotonic(), False
+    begin, is_printed = time.monotonic(), False
     while True:
         try:
             return _reach(host, port, or_else)
         except MasterLost as error:
             waited_s = time.monotonic() - begin
-            if waited_s + LOOK_AGAIN_S > patience_s:
+            if waited_s + RETRY_EVERY_S > patience_s:
                 waited = f" (waited for it for {patience_s:g} s)" if patience_s else ""
                 raise MasterLost(f"{error}{waited}") from None
-            if waited_s > TELL_AFTER_S and not is_told:
+            if waited_s > NOTICE_AFTER_S and not is_printed:
                 text = f"waiting for a cluster: {error} (giving up after {patience_s:g} s)"
                 print(f"remotely: {text}", file=sys.stderr, flush=True)
-                is_told = True
-        time.sleep(LOOK_AGAIN_S)
+                is_printed = True
+        time.sleep(RETRY_EVERY_S)
 
 
 def _reach(host: str, port: int, or_else: str) -> str:

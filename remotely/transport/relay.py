@@ -54,7 +54,7 @@ _NEW = bytes(TICKET_BYTES)  # in place of a ticket: a guest asks to be admitted
 
 
 @dataclass
-class _Way:
+class _Direction:
     """One direction of a splice."""
 
     source: socket.socket
@@ -113,7 +113,7 @@ class Splice:
         self._loop = loop
         self._ended = ended
         self._sockets = one, other
-        self._ways = _Way(one, other, memoryview(first)), _Way(other, one)
+        self._directions = _Direction(one, other, memoryview(first)), _Direction(other, one)
         self._is_open = True
         self._drain: Timer | None = None  # set once one direction has ended
         for end in self._sockets:
@@ -124,17 +124,17 @@ class Splice:
     @property
     def is_of_stranger(self) -> bool:
         """Whether `other` has sent no more than an object sends before it knows a key."""
-        return self._is_open and self._ways[1].read_bytes <= BEFORE_KEY_BYTES
+        return self._is_open and self._directions[1].read_bytes <= BEFORE_KEY_BYTES
 
     def _pump(self) -> None:
         if not self._is_open:
             return
-        may_go_on = [way.move() for way in self._ways]
-        if self._drain is None and any(way.has_ended for way in self._ways):
+        may_go_on = [direction.move() for direction in self._directions]
+        if self._drain is None and any(direction.has_ended for direction in self._directions):
             self._drain = self._loop.after(DRAIN_S, self.close)
         if any(may_go_on):
             self._loop.call(self._pump)  # let other connections have their turn
-        elif all(way.has_ended for way in self._ways):
+        elif all(direction.has_ended for direction in self._directions):
             self.close()
 
     def close(self) -> None:

@@ -186,9 +186,9 @@ def test_watchers_are_notified_that_an_unreported_life_restarts(cluster: Cluster
         later = request_of("a", "client", max_restarts=2, name="store", named=True, life=1)
         cluster.hosts("two", [later])
         cluster.joins("two", cpus=1)
-    told = [(who, message) for who, message in cluster.outbox if isinstance(message, control.Died)]
-    assert {who for who, _ in told} == {"client", "borrower"}
-    assert all(died.obituary.restarting for _, died in told)
+    deaths = [(who, m) for who, m in cluster.outbox if isinstance(m, control.Died)]
+    assert {who for who, _ in deaths} == {"client", "borrower"}
+    assert all(died.obituary.restarting for _, died in deaths)
     cluster.says("borrower", control.Locate(ticket=2, actor="a"))
     cluster.spawns()
     ((_, located),) = cluster.sent(control.Located)
@@ -226,23 +226,23 @@ def test_a_request_for_an_earlier_life_is_refused(cluster: Cluster, later: str) 
 
 
 def test_modules_are_preloaded_once_while_a_client_uses_them(cluster: Cluster) -> None:
-    def told() -> list[tuple[str, list[str]]]:
+    def preloads() -> list[tuple[str, list[str]]]:
         return [(who, message.modules) for who, message in cluster.sent(control.Preload)]
 
     cluster.joins("w1")
     cluster.joins("other python", python="3.10")
     cluster.hello("c1", ["numpy"])
-    assert told() == [("w1", ["numpy"])]
+    assert preloads() == [("w1", ["numpy"])]
     cluster.hello("c2", ["numpy", "torch"])
-    assert told() == [("w1", ["torch"])]
+    assert preloads() == [("w1", ["torch"])]
     cluster.hello("c1", ["numpy", "torch"])
-    assert told() == []
+    assert preloads() == []
     cluster.joins("w2")
-    assert told() == [("w2", ["numpy", "torch"])]
+    assert preloads() == [("w2", ["numpy", "torch"])]
     cluster.loses_client("c1")
     cluster.loses_client("c2")
     cluster.joins("w3")
-    assert told() == []
+    assert preloads() == []
 
 
 def test_nothing_is_left_of_peers_that_have_ended(cluster: Cluster) -> None:
@@ -342,7 +342,7 @@ def test_a_worker_cannot_report_on_another_workers_actor(choices: list[int]) -> 
         cluster.says(worker, control.Report(actors=[]))
     cluster.says("client", control.Unanswered(calls={}))
     ((_, status),) = cluster.sent(control.Status)
-    assert [(told.worker, len(told.actors)) for told in status.workers] == [
+    assert [(worker.worker, len(worker.actors)) for worker in status.workers] == [
         ("honest", 1),
         ("liar", 0),
     ]

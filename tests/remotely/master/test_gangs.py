@@ -21,7 +21,7 @@ def test_a_gang_is_placed_once_it_is_complete(cluster: Cluster) -> None:
     cluster.joins("w", cpus=4)
     cluster.asks("client", "a", gang=GANG, together=2)
     assert cluster.spawns() == []
-    assert cluster.sent(control.Queued) == []  # nothing to say yet
+    assert cluster.sent(control.Queued) == []  # it is incomplete
     cluster.asks("client", "b", gang=GANG, together=2)
     assert cluster.spawns() == ["a", "b"]
     check(cluster)
@@ -31,15 +31,15 @@ def test_a_waiting_gang_takes_nothing_from_others(cluster: Cluster) -> None:
     cluster.joins("w", cpus=4)
     cluster.has("client", "in the way", cpus=2)
     tickets = ask_all(cluster, ["a", "b", "c"])
-    told = cluster.sent(control.Queued)
-    assert [(who, q.ticket) for who, q in told] == [("client", ticket) for ticket in tickets]
-    assert "3 actors of Counter, placed together, ask for 1 CPU each" in told[0][1].why
-    cluster.has("client", "single", cpus=2)  # what the group cannot use is free for others
+    queued = cluster.sent(control.Queued)
+    assert [(who, q.ticket) for who, q in queued] == [("client", ticket) for ticket in tickets]
+    assert "3 actors of Counter, placed together, ask for 1 CPU each" in queued[0][1].why
+    cluster.has("client", "single", cpus=2)  # others may use what the gang cannot
     cluster.kills("single")
     assert cluster.spawns() == []
     cluster.kills("in the way")
-    told = cluster.sent(control.Queued)  # there is room now
-    assert [(who, q.ticket, q.why) for who, q in told] == [("client", t, "") for t in tickets]
+    queued = cluster.sent(control.Queued)  # there is room now
+    assert [(who, q.ticket, q.why) for who, q in queued] == [("client", t, "") for t in tickets]
     assert cluster.spawns() == ["a", "b", "c"]
     check(cluster)
 
@@ -92,7 +92,7 @@ def test_a_member_on_an_unreachable_worker_waits_alone(cluster: Cluster) -> None
 def test_two_large_gangs_do_not_block_each_other(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=2)
     cluster.joins("w2", cpus=2)
-    for number in range(3):  # each in turn, as two clients may
+    for number in range(3):  # interleaved, as by two clients
         for gang in "xy":
             cluster.asks("client", f"{gang}{number}", gang=gang, together=3)
     assert cluster.spawns() == ["x0", "x1", "x2"]
@@ -132,7 +132,7 @@ def test_a_gang_waits_for_new_and_for_lost_machines(cluster: Cluster) -> None:
     cluster.loses("w", may_return=True)
     cluster.joins("small", cpus=1, machine="m2")
     ask_all(cluster, ["c", "d"], gang="other")
-    assert cluster.sent(control.NotPlaced) == []  # the lost one is large enough
+    assert cluster.sent(control.NotPlaced) == []  # the lost worker is large enough
     cluster.living["w"].clear()
     cluster.joins("w", cpus=2, machine="m1")
     assert cluster.spawns() == ["c", "d"]
@@ -175,10 +175,10 @@ def test_a_restarted_master_counts_the_placed_members(cluster: Cluster) -> None:
     cluster.joins("w", cpus=4)
     ask_all(cluster, ["a", "b", "c"])
     assert cluster.spawns(at_most=2) == ["a", "b"]
-    cluster.to_spawn.clear()  # the worker never heard of the third
+    cluster.to_spawn.clear()  # the worker never received the third
     cluster.starts_master()
     cluster.hello("client")
-    cluster.asks("client", "c", gang=GANG, together=3)  # what has no answer is asked again
+    cluster.asks("client", "c", gang=GANG, together=3)  # unanswered requests are repeated
     assert cluster.spawns() == []
     cluster.joins("w", cpus=4)
     assert cluster.spawns() == ["c"]
@@ -221,7 +221,7 @@ def test_a_gang_is_placed_whole_or_not_at_all(
         _are_whole(cluster, sizes)
     refused = [message for _, message in cluster.outbox if isinstance(message, control.NotPlaced)]
     assert len(refused) == sum(size for size in sizes if size > sum(machines) and size > 1)
-    assert not len(cluster.state.waiting)  # nobody waits for ever
+    assert not len(cluster.state.waiting)  # no request waits forever
 
 
 def _are_whole(cluster: Cluster, sizes: list[int]) -> None:
@@ -232,7 +232,7 @@ def _are_whole(cluster: Cluster, sizes: list[int]) -> None:
     check(cluster)
 
 
-# --- where ----------------------------------------------------------------------------------------
+# --- machines and neighbors -----------------------------------------------------------------------
 
 
 def test_a_request_for_a_machine_is_placed_there_or_waits_for_it(cluster: Cluster) -> None:

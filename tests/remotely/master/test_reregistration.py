@@ -96,7 +96,7 @@ def test_an_older_life_is_ended_when_its_worker_is_back(cluster: Cluster) -> Non
     assert cluster.state.workers.ledger.free("far").cpus == 2
 
 
-# --- workers that are away ------------------------------------------------------------------------
+# --- unreachable and lost workers -----------------------------------------------------------------
 
 
 def test_nothing_is_placed_on_an_unreachable_worker(cluster: Cluster) -> None:
@@ -118,7 +118,7 @@ def test_a_starting_actor_on_an_unreachable_worker_moves_to_another(cluster: Clu
     ((_, placed),) = cluster.sent(control.Placed)
     assert (placed.ticket, "a" in cluster.living["small"]) == (ticket, True)
 
-    cluster.living["large"]["a"] = status_of(spawn.request, seal=spawn.seal)  # it had heard
+    cluster.living["large"]["a"] = status_of(spawn.request, seal=spawn.seal)  # it received the Spawn
     cluster.joins("large")
     assert ("large", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.outbox
     assert ("small", control.End(actor="a", grace_s=0.0)) not in cluster.outbox
@@ -216,7 +216,7 @@ def test_a_request_for_a_lost_machine_or_neighbor_waits_for_it(
     cluster.loses("worker", may_return=True)
     cluster.living["worker"].clear()
 
-    assert {told.obituary.restarting for _, told in cluster.sent(control.Died)} == {True}
+    assert {died.obituary.restarting for _, died in cluster.sent(control.Died)} == {True}
     cluster.asks("client", "b", near="a", max_restarts=1, life=1)
     ((_, near),) = cluster.sent(control.Queued)
     assert "must be near another actor, which is between two lives" in near.why
@@ -244,7 +244,7 @@ def test_a_worker_replaces_its_killed_predecessors(cluster: Cluster) -> None:
     cluster.has("client", "a", max_restarts=1, life=1)
     assert set(cluster.living["next"]) == {"a"}
     cluster.now += LEASE_S / 2
-    assert cluster.expire() == []  # no lease of it is left
+    assert cluster.expire() == []  # its lease is gone
     cluster.joins("last", cpus=1, predecessors=["killed"])
     assert cluster.core.workers == ["next", "last"]
 
@@ -261,7 +261,7 @@ def test_a_request_that_needs_a_killed_worker_is_placed_on_its_successor(
     if not was_placed:
         cluster.loses_route("killed")
     ticket = cluster.asks("client", "a", **options)
-    cluster.to_spawn.clear()  # it was not born
+    cluster.to_spawn.clear()  # it has not started
 
     cluster.joins("next", cpus=4, gpus=1, machine="m", predecessors=["killed"])
 
@@ -306,7 +306,7 @@ def test_a_status_is_sent_when_several_workers_are_lost(cluster: Cluster) -> Non
         cluster.joins(worker)
     cluster.has("client", "a")
     cluster.hello("inside", actor="a")
-    cluster.says("two", control.Beat())  # so it is lost after the one with the actor
+    cluster.says("two", control.Beat())  # it is lost after the one with the actor
     for worker in ("one", "two"):
         cluster.cut_off.add(worker)
         cluster.loses_route(worker)
@@ -314,7 +314,7 @@ def test_a_status_is_sent_when_several_workers_are_lost(cluster: Cluster) -> Non
     for who in ("client", "inside"):
         cluster.core.renew(who, cluster.now)
     cluster.says("client", control.AskStatus(ticket=1))
-    cluster.says("client", control.Unanswered(calls={}))  # only the one inside has yet to answer
+    cluster.says("client", control.Unanswered(calls={}))  # only the one inside has not answered
     assert len(cluster.expire()) == 2
     assert [status.ticket for _, status in cluster.sent(control.Status)] == [1]
 
@@ -325,7 +325,7 @@ def test_a_lookup_after_a_failed_connection_waits_for_the_machine(cluster: Clust
         cluster.has("client", actor)
     look = [control.Locate(ticket=i, actor=a, unreached=True) for i, a in enumerate("ab")]
     cluster.says("client", look[0])
-    ((_, located),) = cluster.sent(control.Located)  # its worker can be reached: so it is there
+    ((_, located),) = cluster.sent(control.Located)  # its worker is reachable
     assert located.location is not None
 
     cluster.cut_off.add("worker")
@@ -385,7 +385,7 @@ def test_a_lost_end_is_repeated_when_the_worker_is_back(cluster: Cluster, away: 
         cluster.starts_master()
     cluster.sent(control.End)
     cluster.joins("worker")
-    if away == "new master":  # its owner does not come back
+    if away == "new master":  # its owner does not reconnect
         cluster.advance(LEASE_S)
     assert [who for who, end in cluster.sent(control.End) if end.actor == "a"] == ["worker"]
 
@@ -424,18 +424,18 @@ def test_a_worker_that_joins_a_stopping_cluster_must_leave(cluster: Cluster) -> 
     assert [who for who, _ in cluster.sent(control.Leave)] == ["late"]
 
 
-@pytest.mark.parametrize("heard", [True, False])
-def test_a_log_request_is_repeated_when_its_worker_is_back(cluster: Cluster, heard: bool) -> None:
+@pytest.mark.parametrize("received", [True, False])
+def test_a_log_request_is_repeated_when_its_worker_is_back(cluster: Cluster, received: bool) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
-    if not heard:
+    if not received:
         cluster.cut_off.add("worker")
     cluster.says("client", control.ReadLog(ticket=7, actor="a"))
-    assert len(cluster.sent(control.ReadLog)) == heard
+    assert len(cluster.sent(control.ReadLog)) == received
     cluster.joins("worker")
     ((_, again),) = cluster.sent(control.ReadLog)
     piece = control.LogPiece(ticket=again.ticket, text="x", offset=1, known=True, ended=False)
-    for _ in range(2):  # it may have heard both
+    for _ in range(2):  # it may have received both requests
         cluster.says("worker", piece)
     ((_, answer),) = cluster.sent(control.LogPiece)
     assert answer.ticket == 7
@@ -479,7 +479,7 @@ def test_the_shortest_grace_period_counts(cluster: Cluster) -> None:
     for grace_s in (5, 60, 1, 5):
         cluster.says("client", control.End(actor="a", grace_s=grace_s))
     cluster.sent(control.End)
-    cluster.joins("worker")  # which may not have heard
+    cluster.joins("worker")  # it may have missed them
     assert [end.grace_s for _, end in cluster.sent(control.End)] == [1]
 
 
@@ -498,7 +498,7 @@ def test_a_start_ordered_by_the_previous_master_is_adopted(cluster: Cluster) -> 
     cluster.starts_master()
     cluster.hello("client")
     cluster.joins("two")
-    ticket = cluster.asks("client", "a")  # and another worker is about to make it
+    ticket = cluster.asks("client", "a")  # another worker starts it
     cluster.sent(control.Placed)
 
     cluster.living["one"]["a"] = status_of(spawn.request, seal=spawn.seal)
@@ -510,7 +510,7 @@ def test_a_start_ordered_by_the_previous_master_is_adopted(cluster: Cluster) -> 
     assert cluster.state.actors.records["a"].worker == "one"
 
 
-# --- names and a new master -----------------------------------------------------------------------
+# --- names and a restarted master -----------------------------------------------------------------
 
 
 def test_a_restarted_master_gives_no_name_away_during_recovery(cluster: Cluster) -> None:
@@ -539,7 +539,7 @@ def test_a_restarted_master_gives_no_name_away_during_recovery(cluster: Cluster)
 def test_a_client_gets_no_actor_after_its_goodbye(cluster: Cluster) -> None:
     cluster.recovers()
     cluster.joins("worker", cpus=4)
-    cluster.has("client", "keeps it from going")
+    cluster.has("client", "keeps the session open")
     cluster.asks("client", "a", name="store", named=True)
     cluster.says("client", control.Goodbye())
     assert "client" in cluster.state.sessions
@@ -548,7 +548,7 @@ def test_a_client_gets_no_actor_after_its_goodbye(cluster: Cluster) -> None:
 
 
 def test_deferred_requests_are_retried_only_for_their_topic(cluster: Cluster) -> None:
-    """Else a thousand workers that come back would each have all who ask looked at again."""
+    """Otherwise each of a thousand returning workers would retry all requests."""
 
     def steps_of_a_return(asked: int) -> int:
         cluster.starts_master()
@@ -586,9 +586,9 @@ def test_an_automatic_name_does_not_match_a_user_name(cluster: Cluster) -> None:
 def test_a_name_is_free_if_its_holder_does_not_come_back(cluster: Cluster) -> None:
     cluster.recovers()
     cluster.joins("worker")
-    cluster.asks("client", "taken back", name="store", named=True)
+    cluster.asks("client", "withdrawn", name="store", named=True)
     cluster.asks("client", "b", name="store", named=True)
-    cluster.says("client", control.End(actor="taken back", grace_s=0))
+    cluster.says("client", control.End(actor="withdrawn", grace_s=0))
     assert cluster.spawns() == []
     cluster.advance(LEASE_S)
     assert cluster.spawns() == ["b"]

@@ -16,7 +16,7 @@ TICK_S = 2.0
 
 
 class Busy(Cluster):
-    """A cluster on which small actors come and go, as fast as there is room for them."""
+    """A cluster on which small actors come and go whenever there is room."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,18 +25,18 @@ class Busy(Cluster):
         self._waiting = 0
 
     def fill(self, count: int, **options: Any) -> None:
-        """Have so many small ones ask."""
+        """Request `count` small actors."""
         for _ in range(count):
             self.asks("client", next(self._names), **{"cpus": 1, **options})
         self.spawns()
 
     def small(self) -> list[str]:
-        """Return those that live, the first to come first."""
+        """Return the living small actors, oldest first."""
         found = [a for living in self.living.values() for a in living if a.startswith("small")]
         return sorted(found, key=lambda actor: int(actor.removeprefix("small-")))
 
-    def pass_time(self, seconds: float, ends: int = 1, comes: int = 1, **options: Any) -> None:
-        """At each tick some small ones end, the first to come first, and others ask."""
+    def pass_time(self, seconds: float, ends: int = 1, new: int = 1, **options: Any) -> None:
+        """At each tick, end the oldest small actors and request others."""
         for _ in range(int(seconds / TICK_S)):
             self.now += TICK_S
             for who in ("client", *self.core.workers):
@@ -44,7 +44,7 @@ class Busy(Cluster):
             for actor in self.small()[:ends]:
                 self.kills(actor)
                 self.spawns()
-            self.fill(comes, **options)
+            self.fill(new, **options)
             self.expire()
             self.spawns()
 
@@ -65,10 +65,10 @@ def test_a_large_request_is_not_overtaken_forever(busy: Busy) -> None:
     assert not busy.state.workers.ledger.reserved
     busy.pass_time(OVERTAKEN_S)
     assert not busy.lives("large")
-    busy.pass_time(4 * TICK_S)  # one ends at each tick
+    busy.pass_time(4 * TICK_S)  # one small actor ends per tick
     assert busy.lives("large")
     busy.kills("large")
-    assert len(busy.spawns()) == 4  # those who waited meanwhile
+    assert len(busy.spawns()) == 4  # small ones that waited
 
 
 def test_room_is_reserved_for_a_gang_on_the_machines_that_it_needs(busy: Busy) -> None:
@@ -82,7 +82,7 @@ def test_room_is_reserved_for_a_gang_on_the_machines_that_it_needs(busy: Busy) -
         placed = len(busy.spawns())
         busy.pass_time(TICK_S, ends=2)
         assert placed == 0
-        assert len(busy.small()) >= 2  # the third machine serves on
+        assert len(busy.small()) >= 2  # the third machine is not reserved
     assert all(map(busy.lives, "abcd"))
 
 
@@ -95,7 +95,7 @@ def test_room_is_reserved_only_where_the_request_must_be_placed(
     busy.joins("w2", cpus=2, machine="m2")
     busy.fill(8)
     busy.asks("client", "large", cpus=2, **wish)
-    busy.pass_time(OVERTAKEN_S + 4 * TICK_S, ends=2, comes=2)
+    busy.pass_time(OVERTAKEN_S + 4 * TICK_S, ends=2, new=2)
     assert "large" in busy.living["w1"]
 
 
@@ -104,7 +104,7 @@ def test_gpus_are_reserved_as_they_are_released(busy: Busy) -> None:
     busy.fill(6, gpus=1)
     busy.asks("client", "large", gpus=3)
     busy.pass_time(OVERTAKEN_S + TICK_S, gpus=1)
-    busy.has("client", "without")  # there are CPUs enough for both
+    busy.has("client", "without")  # the CPUs suffice for both
     busy.pass_time(4 * TICK_S, gpus=1)
     assert busy.lives("large")
 
@@ -113,7 +113,7 @@ def test_a_request_without_resources_ignores_a_reservation(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.fill(4)
     busy.asks("client", "large", cpus=2)
-    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
+    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, new=0)
     busy.has("client", "nothing", cpus=0)
 
 
@@ -138,7 +138,7 @@ def test_a_failed_reservation_moves_to_another_machine(busy: Busy) -> None:
     busy.joins("w2", cpus=4)
     busy.fill(9)
     busy.asks("client", "large", cpus=4)
-    busy.pass_time(54)  # it has the patience for 60 s
+    busy.pass_time(54)  # its patience is 60 s
     assert "large" in busy.living["w2"]
 
 
@@ -148,7 +148,7 @@ def test_a_request_that_waits_for_more_than_room_gets_no_reservation(busy: Busy)
     busy.says("client", control.End(actor="holder", grace_s=60))
     busy.asks("client", "named", name="store", named=True, cpus=2)
     busy.asks("client", "alone", gang="gang", together=2, cpus=1)
-    busy.pass_time(OVERTAKEN_S + 2 * TICK_S, ends=0, comes=0)
+    busy.pass_time(OVERTAKEN_S + 2 * TICK_S, ends=0, new=0)
     busy.has("client", "another", cpus=2)
 
 
@@ -156,13 +156,13 @@ def test_a_reservation_is_released_when_its_request_is_withdrawn(busy: Busy) -> 
     busy.joins("w", cpus=2)
     busy.fill(1)
     busy.asks("client", "large", cpus=2)
-    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
+    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, new=0)
     busy.asks("client", "next", cpus=1)
     ((_, queued),) = busy.sent(control.Queued)[-1:]
     assert "Room is reserved for Counter, which has waited longer" in queued.why
     assert [w.free_cpus for w in workers_in_status(busy)] == [0]
     busy.says("client", control.End(actor="large", grace_s=0))
-    busy.pass_time(TICK_S, ends=0, comes=0)
+    busy.pass_time(TICK_S, ends=0, new=0)
     assert busy.lives("next")
 
 
@@ -171,7 +171,7 @@ def test_a_reservation_is_released_when_its_request_is_placed_elsewhere(busy: Bu
         busy.joins(worker, cpus=2, machine=worker)
     busy.fill(4)
     busy.asks("client", "large", cpus=2)
-    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
+    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, new=0)
     (kept,) = busy.state.workers.ledger.reserved_on
     on_kept, elsewhere = busy.living[kept], busy.living[{"w1": "w2", "w2": "w1"}[kept]]
     busy.kills(next(iter(on_kept)))
@@ -206,7 +206,7 @@ def test_the_ledger_adds_up_with_reservations(seed: int) -> None:
         cluster.hello(f"client-{number}")
     for _ in range(60):
         event, a, b = draw.choice(EVENTS), draw.randrange(60), draw.randrange(60)
-        if event == "place" and a % 3 == 2:  # members ask for the same
+        if event == "place" and a % 3 == 2:  # the members of a gang are alike
             gang, cpus = f"gang-{b}", 1 + b % 2
             for number in range(2):
                 cluster.asks("client-2", f"{gang}.{number}", cpus=cpus, gang=gang, together=2)

@@ -34,7 +34,7 @@ def test_the_end_of_a_reported_cycle_is_reported_once() -> None:
 
 
 def test_a_new_wait_of_an_actor_ends_the_previous_one() -> None:
-    """The word of that end may be lost; or a signal handler waits within a wait."""
+    """Its end may be lost, or a signal handler waits within a wait."""
     graph = WaitGraph()
     for now in (0.0, 1.0):
         record(graph, "a", wait(1, "b", now, "a waits for b"))
@@ -55,7 +55,7 @@ def test_an_ended_wait_is_in_no_cycle() -> None:
     graph = WaitGraph()
     record(graph, "a", wait(1, "b", 0.0))
     record(graph, "b", wait(1, "a", 0.5))
-    assert record(graph, "b", wait(1, "a", 1.5)) == []  # of a, nothing was heard again
+    assert record(graph, "b", wait(1, "a", 1.5)) == []  # a has not repeated its report
     record(graph, "a", wait(2, "b", 1.6))  # another wait
     assert record(graph, "b", wait(1, "a", 2.5)) == []
     graph.end("a")
@@ -71,7 +71,7 @@ def test_a_wait_for_a_cycle_of_others_is_not_reported() -> None:
 
 
 def test_the_cost_of_a_chain_of_waits_is_linear() -> None:
-    graph, n = WaitGraph(), 5_000  # each word about the first looks along all of it
+    graph, n = WaitGraph(), 5_000  # each report of the first follows the chain
     for now in (0.0, 1.0):
         record(graph, "0", wait(1, "1", now))
     for i in range(1, n):

@@ -16,7 +16,7 @@ def test_requests_that_fit_are_placed_oldest_first(cluster: Cluster) -> None:
     for n, cpus in enumerate([2, 1, 2, 0.5, 1]):
         cluster.asks("client", f"w{n}", cpus=cpus)
     cluster.kills("all")
-    assert cluster.spawns() == ["w0", "w1", "w3"]  # the third finds half a CPU, and waits on
+    assert cluster.spawns() == ["w0", "w1", "w3"]  # the third finds half a CPU, and keeps waiting
 
 
 def test_withdrawing_a_request_does_not_advance_its_line(cluster: Cluster) -> None:
@@ -34,7 +34,7 @@ def test_uncounted_actors_do_not_wait_and_oversubscription_is_reported_once(clus
     cluster.starts_master(counts_cpus=False)
     cluster.hello("client")
     cluster.joins("worker", cpus=2)
-    cluster.has("client", "a", cpus=2)  # who names some takes them
+    cluster.has("client", "a", cpus=2)  # named CPUs are allocated
     cluster.has("client", "b", names_cpus=False)
     cluster.has("client", "c", names_cpus=False)
     assert cluster.sent(control.Notice) == []
@@ -101,14 +101,14 @@ def test_a_waiting_request_names_the_holders_of_its_resources(cluster: Cluster) 
     cluster.has("client", "a gpu", cpus=0, gpus=1)
     cluster.has("client", "a license", cpus=0, others={"license": 1})
 
-    def said_of(**options: Any) -> str:
+    def why_of(**options: Any) -> str:
         cluster.asks("client", f"a{len(cluster.outbox)}", **options)
         ((_, queued),) = cluster.sent(control.Queued)
         return queued.why
 
-    assert "0 CPUs. a cpu (1 CPU) has the rest" in said_of(cpus=1)
-    assert "0 CPUs. a gpu (0 CPUs and 1 GPU) has the rest" in said_of(cpus=0, gpus=1)
-    assert "CPUs and 1 license. a license (" in said_of(cpus=0, others={"license": 2})
+    assert "0 CPUs. a cpu (1 CPU) has the rest" in why_of(cpus=1)
+    assert "0 CPUs. a gpu (0 CPUs and 1 GPU) has the rest" in why_of(cpus=0, gpus=1)
+    assert "CPUs and 1 license. a license (" in why_of(cpus=0, others={"license": 2})
 
 
 def test_the_first_request_waits_for_a_machine_to_join(cluster: Cluster) -> None:
@@ -192,7 +192,7 @@ def test_an_actor_requested_before_its_worker_is_back_is_made_once(cluster: Clus
     cluster.has("client", "a")
     cluster.starts_master()
     cluster.hello("client")
-    ticket = cluster.asks("client", "a")  # it was never told that it has it
+    ticket = cluster.asks("client", "a")  # it never received Placed
     assert cluster.sent(control.Queued)
     cluster.joins("worker", cpus=2)
     ((who, placed),) = cluster.sent(control.Placed)
@@ -209,7 +209,7 @@ def place(actor: str) -> control.Place:
 
 
 def test_a_request_that_is_replaced_during_its_turn_keeps_waiting() -> None:
-    """An answer in the middle of a turn may cause that."""
+    """A reply during a turn may cause that."""
     waiting = WaitingList()
     waiting.add("s", place("a"), since=0.0, deadline=1.0)
 

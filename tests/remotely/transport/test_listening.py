@@ -144,8 +144,8 @@ def test_a_name_with_several_addresses_becomes_the_one_that_answers(
 def test_a_patient_client_waits_for_a_listener_with_a_notice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)
-    monkeypatch.setattr(module, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(module, "RETRY_EVERY_S", 0.001)
+    monkeypatch.setattr(module, "NOTICE_AFTER_S", 0.0)
     port, text = free_port(), ""
     with ThreadPoolExecutor() as script:
         found = script.submit(reach, "127.0.0.1", port, "", 20.0)

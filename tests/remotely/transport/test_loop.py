@@ -146,10 +146,10 @@ def test_a_timer_without_delay_does_not_starve_others(
     loop: Loop, pipe: tuple[int, int]
 ) -> None:
     loop.every(0.0, lambda: None)
-    heard: list[bytes] = []
-    loop.watch(pipe[0], lambda: heard.append(os.read(pipe[0], 10)))
+    seen: list[bytes] = []
+    loop.watch(pipe[0], lambda: seen.append(os.read(pipe[0], 10)))
     os.write(pipe[1], b"x")
-    turn_until(loop, lambda: bool(heard))
+    turn_until(loop, lambda: bool(seen))
 
 
 # --- descriptors ----------------------------------------------------------------------------------
@@ -157,12 +157,12 @@ def test_a_timer_without_delay_does_not_starve_others(
 
 def test_a_descriptor_is_reported_while_it_is_readable_and_at_its_end(loop: Loop) -> None:
     reading, writing = os.pipe()
-    heard: list[bytes] = []
-    loop.watch(reading, lambda: heard.append(os.read(reading, 1)))
+    seen: list[bytes] = []
+    loop.watch(reading, lambda: seen.append(os.read(reading, 1)))
     os.write(writing, b"ab")
     os.close(writing)
-    turn_until(loop, lambda: len(heard) == 3)
-    assert heard == [b"a", b"b", b""]
+    turn_until(loop, lambda: len(seen) == 3)
+    assert seen == [b"a", b"b", b""]
     loop.unwatch(reading)
     os.close(reading)
 
@@ -170,45 +170,45 @@ def test_a_descriptor_is_reported_while_it_is_readable_and_at_its_end(loop: Loop
 def test_an_unwatched_descriptor_is_not_reported(
     loop: Loop, pipe: tuple[int, int]
 ) -> None:
-    heard: list[None] = []
-    loop.watch(pipe[0], lambda: heard.append(None))
+    seen: list[None] = []
+    loop.watch(pipe[0], lambda: seen.append(None))
     os.write(pipe[1], b"x")
     loop.unwatch(pipe[0])
     loop.unwatch(pipe[0])  # idempotent
     loop.turn(0.0)
-    assert not heard
+    assert not seen
 
 
 def test_a_handler_may_unwatch_another_ready_descriptor(loop: Loop) -> None:
     pipes = [os.pipe(), os.pipe()]
-    heard: list[int] = []
+    seen: list[int] = []
 
-    def hear(fd: int) -> None:
-        heard.append(fd)
+    def handle(fd: int) -> None:
+        seen.append(fd)
         for reading, _ in pipes:
             loop.unwatch(reading)
 
     for reading, writing in pipes:
-        loop.watch(reading, partial(hear, reading))
+        loop.watch(reading, partial(handle, reading))
         os.write(writing, b"x")
     loop.turn(0.0)
     loop.turn(0.0)
-    assert len(heard) == 1
+    assert len(seen) == 1
     for ends in pipes:
         for end in ends:
             os.close(end)
 
 
 def test_an_edge_is_reported_once(loop: Loop, pipe: tuple[int, int]) -> None:
-    heard: list[None] = []
-    loop.watch(pipe[0], lambda: heard.append(None), edge=True)
+    seen: list[None] = []
+    loop.watch(pipe[0], lambda: seen.append(None), edge=True)
     os.write(pipe[1], b"x")
     for _ in range(3):
         loop.turn(0.0)
-    assert len(heard) == 1
+    assert len(seen) == 1
     os.write(pipe[1], b"y")
     loop.turn(0.0)
-    assert len(heard) == 2
+    assert len(seen) == 2
 
 
 # --- sockets --------------------------------------------------------------------------------------
@@ -277,13 +277,13 @@ def test_a_handler_may_unwatch_and_close_its_own_socket(
     ours, theirs = pair()
     seen: list[str] = []
 
-    def hear(frames: list[zmq.Frame]) -> None:
+    def handle(frames: list[zmq.Frame]) -> None:
         seen.append(words(frames))
         loop.unwatch_socket(ours)
         if closes:
             ours.close(linger=0)
 
-    loop.watch_socket(ours, hear)
+    loop.watch_socket(ours, handle)
     theirs.send(b"first")
     theirs.send(b"second")
     loop.turn(0.0)
@@ -358,12 +358,12 @@ def test_an_error_in_a_message_handler_does_not_affect_others(
     ours, theirs = pair()
     seen: list[str] = []
 
-    def hear(frames: list[zmq.Frame]) -> None:
+    def handle(frames: list[zmq.Frame]) -> None:
         if words(frames) == "bad":
             raise WireError("no message of kind 99")
         seen.append(words(frames))
 
-    loop.watch_socket(ours, hear)
+    loop.watch_socket(ours, handle)
     for word in (b"one", b"bad", b"two"):
         theirs.send(word)
     turn_until(loop, lambda: len(seen) == 2)

@@ -28,7 +28,7 @@ class Place:
         self.arrived: list[bytes] = []
         self.links: list[MasterLink] = []
 
-    def knocks(self, key: MemberKey) -> None:
+    def connect(self, key: MemberKey) -> None:
         self.links.append(
             MasterLink(
                 self.loop,
@@ -89,7 +89,7 @@ def place() -> Iterator[Place]:
 def test_a_cut_handshake_is_retried(place: Place) -> None:
     """For example because the master ends, or a firewall's table is full."""
     master, client, _ = fresh_keys()
-    place.knocks(client)
+    place.connect(client)
     place.cuts()
     place.has_master(master)
     place.until(lambda: place.arrived)
@@ -100,7 +100,7 @@ def test_occasionally_cut_handshakes_are_no_refusal(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, client, _ = fresh_keys()
-    place.knocks(client)
+    place.connect(client)
     (link,) = place.links
     now = 0.0
     monkeypatch.setattr("remotely.transport.master_link.time.monotonic", lambda: now)
@@ -121,7 +121,7 @@ def test_occasionally_cut_handshakes_are_no_refusal(
 def test_repeatedly_cut_handshakes_are_a_refusal(place: Place) -> None:
     _, client, _ = fresh_keys()
     place.has_master(fresh_keys()[0])
-    place.knocks(client)
+    place.connect(client)
     place.until(lambda: place.refused)
     assert isinstance(place.refused[0], NotAllowed)
     assert "for another cluster, or 127" in str(place.refused[0])

@@ -89,7 +89,7 @@ class Ends:
         end.sendall(shown)
         return end
 
-    def hear(self, end: socket.socket, size: int) -> bytes:
+    def receive(self, end: socket.socket, size: int) -> bytes:
         self.turn_until(lambda: (data := peek(end)) and len(data) >= size)
         return end.recv(size)
 
@@ -219,10 +219,10 @@ def test_the_end_of_a_guest_closes_its_port_but_not_its_splices(ends: Ends) -> N
     ends.home.close()
     ends.turn_until(lambda: ends.left)
     home = ends.show(ASK)
-    home.sendall(prove(ends.relay.token, ends.hear(home, TICKET_BYTES)))
-    ends.home.endpoints = ends.hear(home, int.from_bytes(ends.hear(home, 2))).decode()
+    home.sendall(prove(ends.relay.token, ends.receive(home, TICKET_BYTES)))
+    ends.home.endpoints = ends.receive(home, int.from_bytes(ends.receive(home, 2))).decode()
     caller = ends.connect()
-    while (ticket := ends.hear(home, TICKET_BYTES)) == bytes(TICKET_BYTES):  # a beat
+    while (ticket := ends.receive(home, TICKET_BYTES)) == bytes(TICKET_BYTES):  # a beat
         pass
     ours = ends.show(ticket)
     ends.forward(b"begun", ours, caller)
@@ -258,19 +258,19 @@ def test_a_connection_without_proof_or_ticket_is_closed(
         stranger = ends.show(shown)
         ends.turn_until(lambda end=stranger: read(end) == b"")  # type: ignore[misc]
     silent = ends.show(ASK)
-    ends.hear(silent, TICKET_BYTES)
+    ends.receive(silent, TICKET_BYTES)
     ends.turn_until(lambda: read(silent) == b"")
 
 
 def test_an_answer_cannot_be_replayed(ends: Ends) -> None:
     guest = ends.show(ASK)
-    answer = prove(ends.relay.token, ends.hear(guest, TICKET_BYTES))
+    answer = prove(ends.relay.token, ends.receive(guest, TICKET_BYTES))
     guest.sendall(answer)
     assert ends.relay.token not in answer
-    assert ends.hear(guest, 2) != b""  # it is admitted
+    assert ends.receive(guest, 2) != b""  # it is admitted
     for shown in (answer, ends.relay.token * 2, bytes(PROOF_BYTES)):
         stranger = ends.show(ASK)
-        ends.hear(stranger, TICKET_BYTES)
+        ends.receive(stranger, TICKET_BYTES)
         stranger.sendall(shown)
         ends.turn_until(lambda end=stranger: read(end) == b"")  # type: ignore[misc]
 
@@ -283,14 +283,14 @@ def test_the_splices_of_one_guest_are_limited(
     for served in [ends.accept() for _ in callers]:
         served.sendall(bytes(BEFORE_KEY_BYTES + 1))
     for caller in callers:
-        ends.hear(caller, BEFORE_KEY_BYTES + 1)  # the object has admitted both
+        ends.receive(caller, BEFORE_KEY_BYTES + 1)  # the object has admitted both
     further = ends.connect()
     ends.turn_until(lambda: read(further) == b"")
     other = ends.show(ASK)
-    other.sendall(prove(ends.relay.token, ends.hear(other, TICKET_BYTES)))
-    ends.home.endpoints = ends.hear(other, int.from_bytes(ends.hear(other, 2))).decode()
+    other.sendall(prove(ends.relay.token, ends.receive(other, TICKET_BYTES)))
+    ends.home.endpoints = ends.receive(other, int.from_bytes(ends.receive(other, 2))).decode()
     of_other = ends.connect()
-    while not any(ends.hear(other, TICKET_BYTES)):  # a beat
+    while not any(ends.receive(other, TICKET_BYTES)):  # a beat
         pass
     assert read(of_other) is None
 

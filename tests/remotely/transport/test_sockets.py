@@ -112,7 +112,7 @@ class World:
         self.servers.append(Server(at or self._bind_to, pair or self.pair, self.roles, zap))
         return self.servers[-1]
 
-    def knock(self, server: Server, options: Callable[[Socket], None], kind: int) -> Peer:
+    def connect(self, server: Server, options: Callable[[Socket], None], kind: int) -> Peer:
         """Connect a socket with arbitrary options."""
         socket = self._context.socket(kind)
         options(socket)
@@ -222,13 +222,13 @@ def nothing_of(world: World, server: Server, intruder: Peer, words: bytes = b"in
 @pytest.mark.parametrize("kind", ["DEALER", "REQ", "PUSH"])
 def test_without_encryption_nothing_arrives(world: World, kind: str) -> None:
     server = world.serve()
-    nothing_of(world, server, world.knock(server, without_anything, KINDS[kind]))
+    nothing_of(world, server, world.connect(server, without_anything, KINDS[kind]))
 
 
 @pytest.mark.parametrize("options", [with_a_password, as_a_plain_server])
 def test_with_a_password_nothing_arrives(world: World, options: Callable[[Socket], None]) -> None:
     server = world.serve()
-    nothing_of(world, server, world.knock(server, options, zmq.DEALER))
+    nothing_of(world, server, world.connect(server, options, zmq.DEALER))
 
 
 def test_with_an_unknown_key_nothing_arrives(world: World) -> None:
@@ -246,7 +246,7 @@ def test_a_public_key_without_its_secret_is_refused(world: World) -> None:
         socket.curve_secretkey = fresh_pair().secret
         socket.curve_serverkey = world.pair.public
 
-    nothing_of(world, server, world.knock(server, pretend, zmq.DEALER))
+    nothing_of(world, server, world.connect(server, pretend, zmq.DEALER))
 
 
 def test_with_a_key_for_another_server_nothing_arrives(world: World) -> None:
