@@ -17,7 +17,7 @@ import msgspec
 
 from remotely.master import actors, guests, reregistration
 from remotely.master.admission import Admission
-from remotely.master.state import Instruction, Forget, Log, Probe, Session, State
+from remotely.master.state import Forget, Instruction, Log, Probe, Session, State
 from remotely.master.wait_graph import Wait, why_deadlocked
 from remotely.protocol import control
 from remotely.protocol.lease import LEASE_S, OWNER_GRACE_S, Leases

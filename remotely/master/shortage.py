@@ -106,7 +106,7 @@ def why_nowhere(request: control.Request, state: State) -> str | None:
 def _where(request: control.Request, state: State) -> str:
     where = [f"on {request.machine}"] if request.machine else []
     if request.near:
-        between = ", which is between two lives" if request.near in state.restarts.pending else ""
+        between = ", which is being restarted" if request.near in state.restarts.pending else ""
         where.append(f"near another actor{between}")
     return listed(where) if where else ""
 
@@ -167,8 +167,8 @@ def why_waiting(
         named += ["others"] * has_others
         text += f". {listed(named)} {'have' if len(named) > 1 else 'has'} the rest"
     text += (
-        ". Close an actor, or let go of its handles: `a = A()` makes the new actor before it lets "
-        "go of the old one, and Out[n] of a notebook keeps a handle"
+        ". Close an actor, or drop its handles: `a = A()` makes the new actor before it drops the "
+        "old one, and Out[n] of a notebook keeps a handle"
     )
     if embedded is None:
         text += ". Another machine that joins (remotely join) has room too"

@@ -10,8 +10,8 @@ looks like any handshake that is cut, for example by a master that ends, so it c
 repeats.
 
 A later refusal is waited out, because a restarted master may not know an actor's key until that
-actor's worker is back.  But libzmq gives up on a socket that was refused, and then drops what is
-sent.  So the next beat creates a new socket, about as often as libzmq itself would have retried.
+actor's worker is back.  But libzmq gives up on a socket that was refused, and then accepts no
+messages.  So the next beat creates a new socket, about as often as libzmq would have retried.
 Messages sent in between are lost, as with any connection that breaks: a worker's introduction
 reports all that it has, and a client repeats all its requests.
 """
@@ -113,7 +113,7 @@ class MasterLink:
         self._sent_at = time.monotonic()
         try:
             self.socket.send(control.encode(message), zmq.NOBLOCK)
-        except zmq.Again:  # the queue is unbounded, so libzmq has dropped it
+        except zmq.Again:  # not a full queue, which is unbounded: libzmq has given up
             self._is_given_up = True
 
     def silent_s(self) -> float:

@@ -219,7 +219,7 @@ def test_a_request_for_a_lost_machine_or_neighbor_waits_for_it(
     assert {died.obituary.restarting for _, died in cluster.sent(control.Died)} == {True}
     cluster.asks("client", "b", near="a", max_restarts=1, life=1)
     ((_, near),) = cluster.sent(control.Queued)
-    assert "must be near another actor, which is between two lives" in near.why
+    assert "must be near another actor, which is being restarted" in near.why
     cluster.asks("client", "a", machine=machine, max_restarts=1, life=1)
     ((_, queued),) = cluster.sent(control.Queued)
     assert (

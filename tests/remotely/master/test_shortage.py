@@ -43,7 +43,7 @@ def test_the_advised_cpus_include_actors_that_were_not_counted() -> None:
 
 def test_the_advice_names_rebound_names_and_notebook_outputs() -> None:
     why = why_waiting("A", ONE, NONE, [], False, None)
-    assert "`a = A()` makes the new actor before it lets go of the old one" in why
+    assert "`a = A()` makes the new actor before it drops the old one" in why
     assert "Out[n]" in why
 
 
