@@ -18,10 +18,12 @@ def ask_all(cluster: Cluster, names: list[str], gang: str = GANG, **options: obj
 
 
 def test_a_gang_is_placed_once_it_is_complete(cluster: Cluster) -> None:
-    cluster.joins("w", cpus=4)
+    cluster.joins("w", cpus=2)
+    cluster.has("client", "in the way")
     cluster.asks("client", "a", gang=GANG, together=2)
-    assert cluster.spawns() == []
     assert cluster.sent(control.Queued) == []  # it is incomplete
+    cluster.kills("in the way")
+    assert cluster.spawns() == []
     cluster.asks("client", "b", gang=GANG, together=2)
     assert cluster.spawns() == ["a", "b"]
     check(cluster)
@@ -64,16 +66,6 @@ def test_a_gang_without_patience_still_waits_for_its_members(cluster: Cluster) -
         request = request_of(actor, "client", gang=GANG, together=2)
         cluster.says("client", control.Place(ticket=1, request=request, patience_s=0))
         cluster.advance(0.25)
-    assert cluster.spawns() == ["a", "b"]
-
-
-def test_an_incomplete_gang_stays_in_the_queue(cluster: Cluster) -> None:
-    cluster.joins("w", cpus=2)
-    cluster.has("client", "in the way")
-    cluster.asks("client", "a", gang=GANG, together=2)
-    cluster.kills("in the way")
-    assert cluster.spawns() == []
-    cluster.asks("client", "b", gang=GANG, together=2)
     assert cluster.spawns() == ["a", "b"]
 
 
