@@ -30,7 +30,7 @@ from remotely.client.ref import Ref
 from remotely.client.relay_plan import Path, RelayPlan
 from remotely.machine.shield import RLock, shield
 from remotely.protocol import control
-from remotely.protocol.address import place
+from remotely.protocol.address import describe
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.lease import CONNECT_S
 from remotely.protocol.resources import format_bytes
@@ -203,8 +203,8 @@ class Stores:
             "large values do not get from %s to the store at %s (%s): they %s, which is slower. "
             "Each worker listens at two ports for values of %s or more, which have to be open "
             "between all machines",
-            f"the store at {place(nearest(origin.tcp))}" if origin else self._machine,
-            place(nearest(link.address.tcp)),
+            f"the store at {describe(nearest(origin.tcp))}" if origin else self._machine,
+            describe(nearest(link.address.tcp)),
             why,
             "are brought there from here"
             if origin

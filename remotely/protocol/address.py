@@ -112,7 +112,7 @@ def no_master(address: str, what: str, or_else: str = OWN_CLUSTER) -> str:
     )
 
 
-def place(address: str) -> str:
+def describe(address: str) -> str:
     """Return an address as error messages show it: "host port 1234"."""
     host, port = parse_address(address)
     return f"{host} port {port}"
