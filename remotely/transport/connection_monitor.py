@@ -36,8 +36,8 @@ class ConnectionMonitor:
         self._on_connected = on_connected
         self._on_broken = on_broken
         self._monitor = socket.get_monitor_socket(BROKEN | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        loop.watch(self._monitor.FD, self._read, edge=True)
-        loop.call(self._read)
+        loop.watch(self._monitor.FD, self._handle_events, edge=True)
+        loop.call(self._handle_events)
 
     def close(self) -> None:
         """Stop monitoring, before the watched socket is closed.  Thread-safe."""
@@ -54,6 +54,10 @@ class ConnectionMonitor:
             self._read()
             return self.connected
         return True
+
+    def _handle_events(self) -> None:
+        """On the loop's thread, perhaps later than `may_have_connected` is called."""
+        self._read()
 
     def _read(self) -> None:
         while not self._monitor.closed and readable(self._monitor):

@@ -360,7 +360,7 @@ def test_a_call_that_ran_may_have_run_although_its_connection_was_never_heard_of
     here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The news of a death comes from the master, and may overtake those of the connection."""
-    monkeypatch.setattr(ConnectionMonitor, "_hear", lambda self: None)
+    monkeypatch.setattr(ConnectionMonitor, "_handle_events", lambda self: None)
     worker = Worker()
     pid = worker.pid()
     future = worker.sleep.submit(60, tmp_path / "begun")

@@ -828,7 +828,7 @@ def test_a_peer_whose_key_was_revoked_does_not_reconnect(
 ) -> None:
     assert world.master is not None
     made: list[object] = []
-    monkeypatch.setattr(MasterLink, "_come_again", lambda link: made.append(master_link))
+    monkeypatch.setattr(MasterLink, "_reconnect", lambda link: made.append(master_link))
     home = client.has(worker)
     inside = Client(world, key=worker.delegates(home.actor), actor=home.actor)
     inside.hears(control.Welcome)
