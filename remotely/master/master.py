@@ -318,9 +318,7 @@ class Master:
         if not self._key_file:
             return
         self._key = keys = load_master(Path(self._key_file))
-        self._execute(
-            self.core.set_keys(keys.client_keys, keys.worker_keys, keys.viewer_keys)
-        )
+        self._execute(self.core.set_keys(keys.client_keys, keys.worker_keys, keys.viewer_keys))
         for peer, key in list(self._keys.items()):
             if self._admission.role_of(key) is None:
                 log.warning("a key was revoked; its holder is disconnected")

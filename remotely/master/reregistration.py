@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from remotely.master.actors import (
     Event,
-    retry_requests,
-    request_actor,
-    end_life,
     apply_event,
+    end_life,
     handle_spawned,
+    request_actor,
+    retry_requests,
 )
 from remotely.master.state import ActorRecord, State, Unknown
 from remotely.protocol import control

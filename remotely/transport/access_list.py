@@ -21,7 +21,9 @@ class AccessList:
         # once a key that has connected is revoked, every call is checked, at 3 us each.
         self.some_revoked = False
         self._connected: set[bytes] = set()  # listed keys that may have a connection
-        self._delegate_ended = False  # a delegate with a connection ended: its key may have been stolen
+        self._delegate_ended = (
+            False  # a delegate with a connection ended: its key may have been stolen
+        )
         self._listed = frozenset(client_keys)
         self._delegates: frozenset[bytes] = frozenset()
         self._ask = ask

@@ -76,9 +76,8 @@ def test_an_actor_for_which_no_port_is_free_is_told_with_the_range(
             check=False,
             timeout=DEADLINE_S,
         )
-    assert f"ActorDied: its process ended while starting (1): no port of {low}-{low + 3} is free on" in (
-        two.stderr
-    )
+    why = f"its process ended while starting (1): no port of {low}-{low + 3} is free on"
+    assert f"ActorDied: {why}" in two.stderr
     wait_until(lambda: not machine.status(low)["actors"], "nothing is left of either")
     machine.does("stop", "--port", low)
 

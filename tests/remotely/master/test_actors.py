@@ -119,9 +119,7 @@ def play(monkeypatch: pytest.MonkeyPatch, phase: Phase, cause: Cause) -> list[tu
     seen: list[tuple[Pair, Phase]] = []
     apply_event = actors.apply_event
 
-    def recorded(
-        state: State, event: Event, record: ActorRecord, data: object = None
-    ) -> None:
+    def recorded(state: State, event: Event, record: ActorRecord, data: object = None) -> None:
         if record.request.actor != "a":
             apply_event(state, event, record, data)
             return
@@ -184,9 +182,7 @@ def test_an_actor_that_was_asked_to_end_is_not_restarted(cluster: Cluster) -> No
 
 
 @pytest.mark.parametrize("end", ["refused", "withdrawn", "goodbye", "maker is lost"])
-def test_a_lookup_gets_the_obituary_if_the_restart_is_given_up(
-    cluster: Cluster, end: str
-) -> None:
+def test_a_lookup_gets_the_obituary_if_the_restart_is_given_up(cluster: Cluster, end: str) -> None:
     cluster.joins("worker")
     cluster.hello("borrower")
     cluster.has("client", "a", max_restarts=1, named=True)
@@ -272,9 +268,7 @@ def test_a_detached_actor_survives_its_machine_if_its_maker_is_connected(
 
 
 @pytest.mark.parametrize("owner", ["client", ""])
-def test_an_actor_that_died_without_a_master_is_restarted(
-    cluster: Cluster, owner: str
-) -> None:
+def test_an_actor_that_died_without_a_master_is_restarted(cluster: Cluster, owner: str) -> None:
     cluster.joins("worker")
     cluster.has("client", "a", max_restarts=1, owner=owner)
     lived = cluster.living["worker"].pop("a")

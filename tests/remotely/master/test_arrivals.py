@@ -277,7 +277,9 @@ def test_a_reconnected_guest_replaces_only_its_predecessor(
 def test_a_guest_ends_with_its_connection(cluster: Cluster) -> None:
     cluster.arrives("a", "Sim", name="sim")
     cluster.asks("ann", "Sim")
-    cluster.execute(cluster.core.lose_route(id_of("a"), 0.0))  # its last messages may not be read yet
+    cluster.execute(
+        cluster.core.lose_route(id_of("a"), 0.0)
+    )  # its last messages may not be read yet
     assert not cluster.sent("ann", control.Died)
     cluster.execute(cluster.core.remove_worker(id_of("a"), guests.CUT, 0.0))
     assert cluster.given("ann") == {1: "a"}

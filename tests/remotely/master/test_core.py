@@ -21,9 +21,9 @@ from tests.remotely.master.played import (
     LEASE_S,
     Cluster,
     check,
-    play_event,
     held_by,
     needs_of,
+    play_event,
     request_of,
 )
 from tests.steps import steps
@@ -108,9 +108,7 @@ FLAT: dict[str, Callable[[Cluster], object]] = {
     "closing an actor": lambda c: c.says("client-1", control.End(actor="1.3", grace_s=0)),
     "a request that has to wait": lambda c: c.asks("client-1", "a", cpus=15),
     "a request that can never fit": lambda c: c.asks("client-1", "a", cpus=99),
-    "a withdrawn request": lambda c: c.says(
-        "client-1", control.End(actor="waits-9", grace_s=0)
-    ),
+    "a withdrawn request": lambda c: c.says("client-1", control.End(actor="waits-9", grace_s=0)),
     "a beat": lambda c: c.says("worker-1", control.Beat()),
     "a report": lambda c: c.says(
         "worker-1", control.Report(actors=[control.Figures(actor=a) for a in c.living["worker-1"]])

@@ -45,7 +45,9 @@ def test_a_restarted_master_reports_no_actor_gone_during_recovery(cluster: Clust
     assert (located.ticket, located.location) == (1, None)
 
 
-def test_a_deferred_request_is_answered_though_an_earlier_client_has_ended(cluster: Cluster) -> None:
+def test_a_deferred_request_is_answered_though_an_earlier_client_has_ended(
+    cluster: Cluster,
+) -> None:
     cluster.joins("worker")
     cluster.asks("client", "a")
     for who in ("goes", "stays"):
@@ -118,7 +120,9 @@ def test_a_starting_actor_on_an_unreachable_worker_moves_to_another(cluster: Clu
     ((_, placed),) = cluster.sent(control.Placed)
     assert (placed.ticket, "a" in cluster.living["small"]) == (ticket, True)
 
-    cluster.living["large"]["a"] = status_of(spawn.request, seal=spawn.seal)  # it received the Spawn
+    cluster.living["large"]["a"] = status_of(
+        spawn.request, seal=spawn.seal
+    )  # it received the Spawn
     cluster.joins("large")
     assert ("large", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.outbox
     assert ("small", control.End(actor="a", grace_s=0.0)) not in cluster.outbox
@@ -222,9 +226,7 @@ def test_a_request_for_a_lost_machine_or_neighbor_waits_for_it(
     assert "must be near another actor, which is being restarted" in near.why
     cluster.asks("client", "a", machine=machine, max_restarts=1, life=1)
     ((_, queued),) = cluster.sent(control.Queued)
-    assert (
-        queued.why == f"Counter must be on {machine}. m cannot be reached now, and may come back"
-    )
+    assert queued.why == f"Counter must be on {machine}. m cannot be reached now, and may come back"
     cluster.joins("next", cpus=2, machine="m")
     assert cluster.spawns() + cluster.spawns() == ["a", "b"]
     assert set(cluster.living["next"]) == {"a", "b"}
@@ -425,7 +427,9 @@ def test_a_worker_that_joins_a_stopping_cluster_must_leave(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("received", [True, False])
-def test_a_log_request_is_repeated_when_its_worker_is_back(cluster: Cluster, received: bool) -> None:
+def test_a_log_request_is_repeated_when_its_worker_is_back(
+    cluster: Cluster, received: bool
+) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     if not received:
@@ -442,9 +446,7 @@ def test_a_log_request_is_repeated_when_its_worker_is_back(cluster: Cluster, rec
 
 
 @pytest.mark.parametrize("waits_for", ["room", "its name", "room for its next life"])
-def test_closing_a_waiting_actor_refuses_its_request(
-    cluster: Cluster, waits_for: str
-) -> None:
+def test_closing_a_waiting_actor_refuses_its_request(cluster: Cluster, waits_for: str) -> None:
     cluster.joins("worker")
     match waits_for:
         case "room":

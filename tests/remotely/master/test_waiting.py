@@ -30,7 +30,9 @@ def test_withdrawing_a_request_does_not_advance_its_line(cluster: Cluster) -> No
     assert cluster.spawns() == ["other line"]
 
 
-def test_uncounted_actors_do_not_wait_and_oversubscription_is_reported_once(cluster: Cluster) -> None:
+def test_uncounted_actors_do_not_wait_and_oversubscription_is_reported_once(
+    cluster: Cluster,
+) -> None:
     cluster.starts_master(counts_cpus=False)
     cluster.hello("client")
     cluster.joins("worker", cpus=2)

@@ -59,9 +59,7 @@ def test_the_second_start_changes_nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
-def test_key_files_are_private_whatever_the_umask(
-    tmp_path: Path, umask: int
-) -> None:
+def test_key_files_are_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     folder = tmp_path / "home" / "keys"
     old = os.umask(umask)
     try:
@@ -153,9 +151,7 @@ def test_a_start_adds_a_key_that_an_older_version_did_not_create(folder: Path) -
     assert {name: (folder / name).read_bytes() for name in others} == others
 
 
-def test_remotely_home_sets_the_key_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_remotely_home_sets_the_key_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("REMOTELY_HOME", str(tmp_path))
     assert folders.key_folder() == tmp_path / "keys"
     monkeypatch.delenv("REMOTELY_HOME")

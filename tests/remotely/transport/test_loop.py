@@ -142,9 +142,7 @@ def test_a_timer_may_cancel_itself_and_another_due_timer(loop: Loop) -> None:
     assert seen == ["first"]
 
 
-def test_a_timer_without_delay_does_not_starve_others(
-    loop: Loop, pipe: tuple[int, int]
-) -> None:
+def test_a_timer_without_delay_does_not_starve_others(loop: Loop, pipe: tuple[int, int]) -> None:
     loop.every(0.0, lambda: None)
     seen: list[bytes] = []
     loop.watch(pipe[0], lambda: seen.append(os.read(pipe[0], 10)))
@@ -167,9 +165,7 @@ def test_a_descriptor_is_reported_while_it_is_readable_and_at_its_end(loop: Loop
     os.close(reading)
 
 
-def test_an_unwatched_descriptor_is_not_reported(
-    loop: Loop, pipe: tuple[int, int]
-) -> None:
+def test_an_unwatched_descriptor_is_not_reported(loop: Loop, pipe: tuple[int, int]) -> None:
     seen: list[None] = []
     loop.watch(pipe[0], lambda: seen.append(None))
     os.write(pipe[1], b"x")

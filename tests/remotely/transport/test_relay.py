@@ -233,9 +233,7 @@ def test_the_end_of_a_guest_closes_its_port_but_not_its_splices(ends: Ends) -> N
         ends.connect()
 
 
-def test_a_silent_relay_is_lost(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_relay_is_lost(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "BEAT_EVERY_S", 0.02)
     monkeypatch.setattr(relay_module, "LEASE_S", 1.0)
     ends.home.close()
@@ -275,9 +273,7 @@ def test_an_answer_cannot_be_replayed(ends: Ends) -> None:
         ends.turn_until(lambda end=stranger: read(end) == b"")  # type: ignore[misc]
 
 
-def test_the_splices_of_one_guest_are_limited(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_splices_of_one_guest_are_limited(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "MOST_OF_A_GUEST", 2)
     callers = [ends.connect() for _ in range(2)]
     for served in [ends.accept() for _ in callers]:
@@ -295,9 +291,7 @@ def test_the_splices_of_one_guest_are_limited(
     assert read(of_other) is None
 
 
-def test_unidentified_connections_are_limited(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unidentified_connections_are_limited(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 60.0)
     monkeypatch.setattr(relay_module, "MOST_UNKNOWN", 3)
     strangers = [ends.show(b"") for _ in range(5)]
