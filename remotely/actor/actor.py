@@ -261,9 +261,9 @@ class Background:
     def _on_worker_message(self, message: object, end: socket.socket | None) -> None:
         match message:
             case control.Admit(client_keys=client_keys):
-                self.access.relist(client_keys)
+                self.access.set_keys(client_keys)
             case control.Caller(key=key, admitted=admitted) as caller:
-                self.access.hear(caller)
+                self.access.update(caller)
                 self._zap.decide(key, "client" if admitted else None)
             case control.Delegated():
                 self._delegation.confirm()
@@ -416,7 +416,7 @@ class Actor:
             self._background.leave_idle()
         route, key, frames = received
         try:
-            messages = wire.each(wire.decode(frames, "client"))
+            messages = wire.unbatch(wire.decode(frames, "client"))
         except WireError as error:
             self._background.throttled.add(
                 "a message", f"dropped a message: {error}", time.monotonic()

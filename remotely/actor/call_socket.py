@@ -154,7 +154,7 @@ class CallSocket:
     def _send_held(self) -> None:
         if self._held:
             held, self._held, self._is_old = self._held, [], False
-            self._send((self._held_route, *wire.together(Kind.RESULTS, held)))
+            self._send((self._held_route, *wire.batch(Kind.RESULTS, held)))
 
     # --- on the background thread -----------------------------------------------------------------
 

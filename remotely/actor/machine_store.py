@@ -30,7 +30,7 @@ import msgspec
 
 from remotely.errors import ActorDied, WorkerLost
 from remotely.protocol import control
-from remotely.protocol.address import place
+from remotely.protocol.address import describe
 from remotely.protocol.control import MAX_MESSAGE
 from remotely.protocol.lease import CONNECT_S
 from remotely.transport import bulk
@@ -156,7 +156,7 @@ class MachineStore:
         except ValueGone as error:
             lost, why = ActorDied, str(error)
         except OSError as error:
-            where = place(nearest(wanted.store.tcp))
+            where = describe(nearest(wanted.store.tcp))
             lost, why = WorkerLost, f"{where} cannot be reached from its machine: {error}"
         text = f"the result of {wanted.of} is lost: {why}; the call that needs it did not run"
         raise lost(text, may_have_run=False)

@@ -34,7 +34,7 @@ from remotely.errors import (
 )
 from remotely.machine import this_machine
 from remotely.protocol import control
-from remotely.protocol.address import join_address, nobody, parse_address
+from remotely.protocol.address import join_address, no_master, parse_address
 from remotely.protocol.ids import bound_id
 from remotely.protocol.lease import CONNECT_S
 from remotely.protocol.resources import Resources
@@ -103,7 +103,7 @@ class Guest:
             if self.why:
                 raise self.why
         if self._relay is None:
-            raise MasterLost(nobody(reached, "it does not answer as a master", or_else=""))
+            raise MasterLost(no_master(reached, "it does not answer as a master", or_else=""))
         return self._relay
 
     def _place_of(self, relay: control.Relay) -> str:
@@ -185,7 +185,7 @@ class Guest:
                 self._tell_actor(control.Admit(client_keys=keys))
                 self._access.ask_again()
             case control.Caller():
-                self._access.hear_master(message)
+                self._access.handle_reply(message)
             case control.Cancel():
                 self._tell_actor(message)
             case control.End(actor=self.id):
@@ -239,8 +239,8 @@ class Guest:
     def _on_actor_message(self, message: control.FromActor) -> None:
         match message:
             case control.MayCall():
-                self._access.hear_actor("", message)
-            case control.Meet():  # no store here
+                self._access.handle_question("", message)
+            case control.Meet():  # there is no store here
                 self._tell_actor(message)
             case control.Count(calls=calls):
                 self._calls = calls

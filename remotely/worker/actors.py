@@ -144,11 +144,11 @@ class Actors:
 
     def update_caller(self, caller: control.Caller) -> None:
         """Pass on to the actors, and to the store, whether a key may call."""
-        self._access.hear_master(caller)
+        self._access.handle_reply(caller)
 
     def ask_for_store(self, question: control.MayCall) -> None:
         """Pass on the store's question whether a key may call."""
-        self._access.hear_actor(STORE, question)
+        self._access.handle_question(STORE, question)
 
     def forget_store(self) -> None:
         """The store has ended: withdraw its questions."""
@@ -337,7 +337,7 @@ class Actors:
                 child.delegate = child.delegate or key
                 self._send(control.Delegate(actor=child.request.actor, key=child.delegate))
             case control.MayCall() as question:
-                self._access.hear_actor(child.request.actor, question)
+                self._access.handle_question(child.request.actor, question)
             case control.FlightRecorder():
                 child.keep_recorder(descriptor)
             case control.Meet():

@@ -54,7 +54,7 @@ def good_calls() -> list[Frames]:
         body = payload if kind not in (wire.Kind.CALLS, wire.Kind.RESULTS) else b""
         found.append([bytes(f) for f in wire.encode(kind, 7, name, [body], buffers)])
     one = wire.encode(wire.Kind.CALL, 8, "run", [payload])[0]
-    found.append([bytes(f) for f in wire.together(wire.Kind.CALLS, [one, one])])
+    found.append([bytes(f) for f in wire.batch(wire.Kind.CALLS, [one, one])])
     return found
 
 
@@ -136,7 +136,7 @@ def decoder(n: int, seed: int, folder: Path) -> Finding:
         try:
             if draw.random() < 0.5:
                 frames = spoilt(draw.choice(calls), draw)
-                wire.each(wire.decode(frames, draw.choice(("client", "actor"))))
+                wire.unbatch(wire.decode(frames, draw.choice(("client", "actor"))))
             else:
                 reader, good = draw.choice(readers)
                 frames = spoilt([draw.choice(good)], draw)
@@ -308,7 +308,7 @@ def admitted(n: int, seed: int, folder: Path) -> Finding:
 
 def _acts(frames: Frames) -> bool:
     try:
-        return any(message.kind in ACTS for message in wire.each(wire.decode(frames, "client")))
+        return any(message.kind in ACTS for message in wire.unbatch(wire.decode(frames, "client")))
     except WireError:
         return False
 

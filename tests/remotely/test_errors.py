@@ -360,7 +360,7 @@ def test_a_call_that_ran_may_have_run_although_its_connection_was_never_heard_of
     here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The news of a death comes from the master, and may overtake those of the connection."""
-    monkeypatch.setattr(ConnectionMonitor, "_hear", lambda self: None)
+    monkeypatch.setattr(ConnectionMonitor, "_handle_events", lambda self: None)
     worker = Worker()
     pid = worker.pid()
     future = worker.sleep.submit(60, tmp_path / "begun")
@@ -454,7 +454,7 @@ def test_no_room_now_waits_says_so_and_gives_up_after_a_bound(
         remotely.group(Worker, 4)
 
     assert capfd.readouterr().err.count("waiting for a place") == 1  # and not twice
-    assert "no room for 3 s: 4 actors of Worker, which live at once, ask for 1 CPU each; " in str(
+    assert "no room for 3 s: 4 actors of Worker, placed together, ask for 1 CPU each; " in str(
         refused.value
     )
     assert "Worker-1 (2 CPUs)" in str(refused.value)
@@ -524,7 +524,7 @@ def test_who_names_a_patience_waits_for_the_cluster_too(nothing_left: None) -> N
 
 def test_an_address_whose_machine_is_unknown_is_told_as_such(nothing_left: None) -> None:
     with pytest.raises(
-        remotely.MasterLost, match=r"no machine 'no\.such\.invalid'.*how it is spelt"
+        remotely.MasterLost, match=r"machine name 'no\.such\.invalid'.*its spelling"
     ):
         remotely.connect("no.such.invalid:8010")
 
@@ -546,7 +546,7 @@ def test_something_else_at_the_address_is_told(nothing_left: None, started: Any)
     with socket.create_server(("127.0.0.1", 0)) as other:
         threading.Thread(target=_answer_as_http, args=[other], daemon=True).start()
         port = other.getsockname()[1]
-        with pytest.raises(remotely.RemotelyError, match="is no remotely master"):
+        with pytest.raises(remotely.RemotelyError, match="is not a remotely master"):
             remotely.connect(f"127.0.0.1:{port}", key=started.key)
 
 

@@ -76,9 +76,8 @@ def test_an_actor_for_which_no_port_is_free_is_told_with_the_range(
             check=False,
             timeout=DEADLINE_S,
         )
-    assert f"ActorDied: its process ended at birth (1): no port of {low}-{low + 3} is free on" in (
-        two.stderr
-    )
+    why = f"its process ended while starting (1): no port of {low}-{low + 3} is free on"
+    assert f"ActorDied: {why}" in two.stderr
     wait_until(lambda: not machine.status(low)["actors"], "nothing is left of either")
     machine.does("stop", "--port", low)
 
@@ -99,7 +98,7 @@ def test_a_range_of_which_nothing_is_free_is_told_before_anything_starts(
 
 @pytest.mark.parametrize("ports", ["9000", "9100-9000", "0-9", "a-b"])
 def test_what_is_no_range_is_told(machine: Machine, ports: str) -> None:
-    assert "is no range of ports" in machine.refuses("start", "--ports", ports, code=2)
+    assert "is not a range of ports" in machine.refuses("start", "--ports", ports, code=2)
 
 
 def test_a_range_too_small_for_a_worker_is_told(machine: Machine, low: int) -> None:

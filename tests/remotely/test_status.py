@@ -10,7 +10,7 @@ import time
 import pytest
 
 import remotely
-from remotely.master.queries import PATIENCE_S, StatusQueries
+from remotely.master.queries import STATUS_WAIT_S, StatusQueries
 from remotely.reporting.cluster_status import ActorStatus
 from remotely.transport.activity import OneByOne, Several, look, new
 from tests.clusters import wait_until
@@ -148,27 +148,27 @@ def test_counts_are_right_whatever_threads_write_them() -> None:
 # --- who is asked ---------------------------------------------------------------------------------
 
 
-def test_a_status_is_answered_when_the_last_peer_has_said_what_it_does() -> None:
+def test_a_status_is_sent_when_the_last_peer_has_answered() -> None:
     told: list[str] = []
     queries = StatusQueries(lambda who, message: told.append(who))
-    queries.ask("client", 1, ["worker", "client"], now=0.0)
-    queries.hear("worker")
+    queries.query("client", 1, ["worker", "client"], now=0.0)
+    queries.remove_peer("worker")
     assert queries.due(0.0) == []
-    queries.ask("other", 2, ["worker", "client"], now=0.1)
+    queries.query("other", 2, ["worker", "client"], now=0.1)
     assert sorted(told) == ["client", "worker"]  # once, for both
-    queries.hear("client")
+    queries.remove_peer("client")
     assert queries.due(0.1) == [("client", 1), ("other", 2)]
     assert queries.due(0.1) == []
 
 
-def test_a_status_waits_for_no_silent_peer_longer_than_its_patience() -> None:
+def test_a_status_is_sent_without_a_silent_peer_after_a_second() -> None:
     queries = StatusQueries(lambda who, message: None)
-    queries.ask("other", 1, ["worker", "client"], now=0.0)
-    assert queries.due(PATIENCE_S - 0.1) == []
-    assert queries.due(PATIENCE_S) == [("other", 1)]
-    queries.hear("worker")  # too late
+    queries.query("other", 1, ["worker", "client"], now=0.0)
+    assert queries.due(STATUS_WAIT_S - 0.1) == []
+    assert queries.due(STATUS_WAIT_S) == [("other", 1)]
+    queries.remove_peer("worker")  # too late
     assert queries.due(9.0) == []
-    queries.ask("other", 2, [], now=9.0)
+    queries.query("other", 2, [], now=9.0)
     assert queries.due(9.0) == [("other", 2)]
 
 

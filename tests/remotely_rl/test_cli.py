@@ -307,7 +307,7 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
         (["train", "impala", "--resume", "nowhere"], "there is no run folder nowhere"),
         (["train", "impala", "--address", "127.0.0.1:1"], "127.0.0.1:1"),
         (["train", "impala", "--address", "ray://x:1"], "Error: 'ray://x:1': Ray Client"),
-        (["train", "impala", "--address", "nowhere:x"], "Error: 'nowhere:x' is no address"),
+        (["train", "impala", "--address", "nowhere:x"], "Error: 'nowhere:x' is not an address"),
     ],
 )
 def test_a_mistake_is_answered_in_a_sentence_and_with_status_2(

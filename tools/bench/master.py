@@ -37,7 +37,7 @@ from remotely.machine import daemons, this_machine
 from remotely.master.admission import Admission
 from remotely.master.core import Core
 from remotely.master.master import GC_THRESHOLD
-from remotely.master.state import Instruction, Tell
+from remotely.master.state import Instruction, Send
 from remotely.protocol import control
 from remotely.protocol.configs import MasterConfig
 from remotely.protocol.ids import bound_id
@@ -89,12 +89,12 @@ class Cluster:
                 case control.Hello() as hello:
                     self._do(self.core.greet(hello, KEY, self.now))
                 case control.Register() as found:
-                    self._do(self.core.enlist(found, self.now))
-                    self._do(self.core.settle(found))
+                    self._do(self.core.register_worker(found, self.now))
+                    self._do(self.core.reconcile_worker(found))
                 case heard if role == "client":
-                    self._do(self.core.hear_client(who, heard, self.now))
+                    self._do(self.core.handle_client(who, heard, self.now))
                 case heard:
-                    self._do(self.core.hear_worker(who, heard, self.now))
+                    self._do(self.core.handle_worker(who, heard, self.now))
             self.spent_s += time.process_time() - begin
 
     def time(self, action: Callable[[], list[Instruction]]) -> None:
@@ -119,9 +119,9 @@ class Cluster:
 
     def _do(self, instructions: list[Instruction]) -> None:
         for each in instructions:
-            if isinstance(each, Tell):
+            if isinstance(each, Send):
                 control.encode(each.message)
-                self.said.append((each.who, each.message))
+                self.said.append((each.peer, each.message))
 
     # --- events -----------------------------------------------------------------------------------
 

@@ -532,7 +532,7 @@ def test_serve_without_a_cluster_or_a_key_says_what_to_do(
     (warning,) = [r.getMessage() for r in caplog.records if r.name == "remotely"]
     assert "nothing listens at port 9" in warning
     assert warning.endswith("Trying again for 1 s (patience_s)")
-    with pytest.raises(ValueError, match="is no address"):
+    with pytest.raises(ValueError, match="is not an address"):
         remotely.serve(Simulator(), address="127.0.0.1:x", key=key)
 
 
