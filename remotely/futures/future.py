@@ -370,7 +370,7 @@ class CallFuture(Future[R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Go as a number while a call is pickled; it arrives as the value."""
-        return references.noted(self) or refuse(self)
+        return references.as_reference(self) or refuse(self)
 
     def _own_condition(self) -> Condition:
         """What the standard library locks while it looks at the states of several futures."""

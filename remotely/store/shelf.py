@@ -174,7 +174,7 @@ class ArenaRoom:
         return self._arena.lend(self._placed, borrower, private=True)
 
     def release(self) -> None:
-        self._arena.let_go(self._placed)
+        self._arena.release(self._placed)
 
 
 class OfferedRoom:

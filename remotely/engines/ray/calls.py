@@ -38,7 +38,7 @@ from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S
 from remotely.protocol.wire import Kind
 from remotely.values import codec, sources
-from remotely.values.codec import Encoded, Named
+from remotely.values.codec import Encoded, NamedReference
 from remotely.values.owned import NOTHING, own
 
 log = logging.getLogger("remotely")
@@ -167,7 +167,7 @@ class Calls:
         encoded: Encoded,
         background: bool,
         retries: int = 0,
-        named: Sequence[Named] = (),
+        named: Sequence[NamedReference] = (),
     ) -> list[CallFuture[Any]]:
         """Send one message to each; without `background` the caller is about to wait."""
         sources.library.look()

@@ -14,7 +14,7 @@ from remotely.futures.reference import Put
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import codec, in_transit, references
-from remotely.values.codec import Encoded, Named
+from remotely.values.codec import Encoded, NamedReference
 from remotely.values.owned import Owned
 
 PUT_FROM_BYTES = 100_000  # of a value for several actors: Ray copies smaller ones into the call
@@ -40,8 +40,8 @@ class PlasmaRef(Put):
 
     def __reduce__(self) -> tuple[Any, ...]:
         in_transit.note(self._travelling)
-        if (noting := codec.noting.get()) is not None:
-            return references.entry(noting.number_of(self))
+        if (table := codec.reference_table.get()) is not None:
+            return references.entry(table.number_of(self))
         return codec.decode, codec.parts(*self._parts())
 
     def _parts(self) -> tuple[Any, Any]:
@@ -59,7 +59,7 @@ def put_beside(encoded: Encoded) -> Any:
 class Referred:
     """The references of a call's arguments, made once for all actors."""
 
-    def __init__(self, named: Sequence[Named] = ()) -> None:
+    def __init__(self, named: Sequence[NamedReference] = ()) -> None:
         self._named = named
         self.names = [name for _, name in named]
         self._refs: list[Any] | None = None

@@ -43,7 +43,7 @@ def lend(arena: Arena, value: object, private: bool = False, reader: Reader | No
     placed = arena.place(codec.encode(value))
     assert placed is not None
     loan = arena.lend(placed, reader or Reader(), private)
-    arena.let_go(placed)
+    arena.release(placed)
     assert loan is not None
     return loan
 
@@ -249,7 +249,7 @@ def overwrite(arena: Arena) -> None:
         while (placed := arena.place(codec.encode(np.full(nbytes, 255, np.uint8)))) is not None:
             taken.append(placed)
     for placed in taken:
-        arena.let_go(placed)
+        arena.release(placed)
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -359,7 +359,7 @@ def test_a_pinned_value_is_lent_repeatedly_without_a_copy(arena: Arena) -> None:
         assert all(private for *_, private in loan.blocks), "the ref stays as it is"
         got = read(lender, loan, encoded)
         got["w"][:] = -1
-        arena.let_go(once_more)
+        arena.release(once_more)
         assert arena.lent_bytes == taken
         del got, once_more
     views.clear()
@@ -380,7 +380,7 @@ def test_where_the_variable_is_wrong_half_of_the_memory_is_lent_with_one_warning
         text=True,
         check=True,
     )
-    assert done.stderr.count("REMOTELY_ARENA='half' is no amount of memory") == 1
+    assert done.stderr.count("REMOTELY_ARENA='half' is not an amount of memory") == 1
     assert "Arena" in done.stdout
 
 

@@ -32,7 +32,7 @@ class Play(RuleBasedStateMachine):
     def take(self, nbytes: int) -> tuple[int, int] | None:
         count = -(-nbytes // GRANULE)
         fits = [i for i in range(PAGES - count + 1) if not any(self.pages[i : i + count])]
-        offset = self.blocks.take(nbytes)
+        offset = self.blocks.allocate(nbytes)
         assert offset == (fits[0] * GRANULE if fits else None)
         if offset is None:
             return None
@@ -44,7 +44,7 @@ class Play(RuleBasedStateMachine):
     def give(self, block: tuple[int, int] | None) -> None:
         if block is not None:
             page, count = block
-            self.blocks.give(page * GRANULE)
+            self.blocks.free(page * GRANULE)
             self.pages[page : page + count] = [False] * count
 
     @invariant()
@@ -64,23 +64,23 @@ TestPlay = Play.TestCase
 
 def test_what_is_too_large_gets_nothing_and_takes_nothing() -> None:
     space = Blocks(4 * GRANULE)
-    assert space.take(5 * GRANULE) is None
-    assert space.take(4 * GRANULE) == 0
-    assert space.take(1) is None
+    assert space.allocate(5 * GRANULE) is None
+    assert space.allocate(4 * GRANULE) == 0
+    assert space.allocate(1) is None
 
 
 def test_the_block_that_was_just_given_back_is_taken_again_because_its_pages_are_warm() -> None:
     space = Blocks(100 * GRANULE)
     for _ in range(10):
-        offset = space.take(3 * GRANULE)
+        offset = space.allocate(3 * GRANULE)
         assert offset == 0
-        space.give(offset)
+        space.free(offset)
 
 
 def test_giving_back_what_was_not_taken_is_an_error() -> None:
     space = Blocks(4 * GRANULE)
     with pytest.raises(KeyError):
-        space.give(0)
+        space.free(0)
 
 
 def test_a_block_is_of_whole_pages_so_that_it_can_be_mapped_by_itself() -> None:
@@ -89,24 +89,24 @@ def test_a_block_is_of_whole_pages_so_that_it_can_be_mapped_by_itself() -> None:
 
 def test_the_last_block_of_a_full_space_may_be_given_back() -> None:
     space = Blocks(2 * GRANULE)
-    space.take(GRANULE)
-    last = space.take(GRANULE)
+    space.allocate(GRANULE)
+    last = space.allocate(GRANULE)
     assert last is not None
     assert space.gaps() == []
-    space.give(last)
+    space.free(last)
     assert space.gaps() == [(GRANULE, 2 * GRANULE)]
 
 
 def test_a_block_costs_little_though_thousands_of_gaps_are_too_small_for_it() -> None:
     space = Blocks(1 << 40)
-    small = [space.take(GRANULE) for _ in range(20_000)]
+    small = [space.allocate(GRANULE) for _ in range(20_000)]
     for offset in small[::2]:
         assert offset is not None
-        space.give(offset)
+        space.free(offset)
 
     def work() -> None:
         for _ in range(100):
-            space.give(space.take(2 * GRANULE) or 0)
+            space.free(space.allocate(2 * GRANULE) or 0)
 
     assert steps(work) < 100_000
 
@@ -114,8 +114,8 @@ def test_a_block_costs_little_though_thousands_of_gaps_are_too_small_for_it() ->
 def test_thousands_of_gaps_stay_in_order_and_grow_together() -> None:
     space = Blocks(2_000 * GRANULE)
     for _ in range(1_000):
-        space.take(2 * GRANULE)
+        space.allocate(2 * GRANULE)
     for page in random.Random(0).sample(range(0, 2_000, 2), 1_000):
-        space.give(page * GRANULE)
+        space.free(page * GRANULE)
         assert space.gaps() == sorted(space.gaps())
     assert space.gaps() == [(0, 2_000 * GRANULE)]

@@ -3,16 +3,16 @@
 from types import SimpleNamespace
 from typing import Any
 
-from remotely.values.codec import Notes, named_arguments
+from remotely.values.codec import ReferenceTable, named_arguments
 from tests.steps import steps
 
 
 def test_each_thing_has_one_number_by_what_it_is_and_not_by_what_it_equals() -> None:
-    notes = Notes([])
-    assert list(notes.things) == []
+    table = ReferenceTable([])
+    assert list(table.things) == []
     one, equal = [1], [1]
-    assert [notes.number_of(thing) for thing in (one, equal, one, equal)] == [0, 1, 0, 1]
-    assert [thing is known for thing, known in zip((one, equal), notes.things, strict=True)] == [
+    assert [table.number_of(thing) for thing in (one, equal, one, equal)] == [0, 1, 0, 1]
+    assert [thing is known for thing, known in zip((one, equal), table.things, strict=True)] == [
         True,
         True,
     ]
@@ -47,9 +47,9 @@ def test_naming_runs_no_code_of_an_argument() -> None:
 def test_a_call_with_twice_the_futures_costs_twice_as_much() -> None:
     def call(count: int) -> Any:
         things = [object() for _ in range(count)]
-        notes = Notes([])
+        table = ReferenceTable([])
         for thing in things:
-            notes.number_of(thing)
-        return named_arguments("f", tuple(things), {}, notes.things)
+            table.number_of(thing)
+        return named_arguments("f", tuple(things), {}, table.things)
 
     assert steps(lambda: call(400)) < 2.2 * steps(lambda: call(200))

@@ -138,11 +138,11 @@ def test_an_editable_install_counts_as_installed(
     monkeypatch.setattr(importlib.metadata, "distributions", lambda: found)
     monkeypatch.setattr(rule, "_known", {})
     monkeypatch.setitem(sys.modules, name, module_at(project / place, name))
-    rule._in_place.cache_clear()
+    rule._editable_installs.cache_clear()
     try:
         assert way_of(name) is (Way.INSTALLED if is_installed else Way.SOURCE)
     finally:
-        rule._in_place.cache_clear()
+        rule._editable_installs.cache_clear()
 
 
 def by_value_distribution(info: Path) -> object:

@@ -85,7 +85,7 @@ def test_the_end_of_an_argument_s_actor_is_not_the_end_of_the_one_that_is_called
         sink.take(source.die.submit())
 
     told = [*getattr(caught.value, "__notes__", ()), str(caught.value.__cause__)]
-    assert any("is a future that ended so" in text for text in told)
+    assert any("is a future that failed" in text for text in told)
     assert sink.take(1) == 1
 
 
