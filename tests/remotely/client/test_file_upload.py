@@ -161,5 +161,5 @@ def test_a_file_that_changed_after_connect_is_named_where_the_actor_is_made(
     remotely.connect(cpus=1, ship=["weights"])
     (tmp_path / "weights").write_text("new")
 
-    with pytest.raises(RemotelyError, match="weights is not what it was when"):
+    with pytest.raises(RemotelyError, match="weights has changed since"):
         Reader()
