@@ -12,7 +12,7 @@ from remotely.engines.ray.host import State
 from remotely.machine import this_machine
 from remotely.reporting.cluster_status import ClusterStatus, MachineStatus
 
-ANSWER_S = 2.0  # what actors have to say what they do
+ANSWER_S = 2.0  # timeout for the replies of actors
 
 
 def report(address: str) -> ClusterStatus:
@@ -31,7 +31,7 @@ def report(address: str) -> ClusterStatus:
 
 
 def _states() -> list[State]:
-    """Ask every host what it does; those that have ended or not begun say nothing."""
+    """Ask every host for its state; those that have ended or not begun do not reply."""
     asked = []
     for found in ray.util.list_named_actors(all_namespaces=True):
         if found["namespace"] == NAMESPACE:
