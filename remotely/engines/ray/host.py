@@ -373,7 +373,7 @@ class AsyncHost(Host):
 
     @in_group(WAITS)
     async def leave(self, grace_s: float, stops: bool) -> None:
-        """End the process, as `_await_end` says; never returns."""
+        """End the process (see `_await_end`); never returns."""
         await asyncio.to_thread(self._await_end, grace_s, stops)
         ray.actor.exit_actor()
 

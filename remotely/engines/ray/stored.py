@@ -1,4 +1,4 @@
-"""Values in Ray's object store, to which arguments refer.  Ray fetches and reference-counts them."""
+"""Values in Ray's object store, which fetches and reference-counts them; arguments refer to them."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
