@@ -1,4 +1,4 @@
-"""Values in Ray's object store, which fetches and reference-counts them; arguments refer to them."""
+"""Values in Ray's object store, which arguments refer to; Ray fetches and counts references."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future

@@ -408,7 +408,7 @@ def test_shutting_down_while_calls_run_fails_them(embedded: None, tmp_path: Path
         (lambda: remotely.Executor(2).map(square, [1], buffersize=0), "buffersize=0"),
         (lambda: remotely.Executor(cpus=-1), "cpus=-1"),
         (lambda: remotely.Executor(cpu=1), "did you mean 'cpus'"),
-        (lambda: remotely.Executor(name="x"), "'name' is no option of an Executor"),
+        (lambda: remotely.Executor(name="x"), "'name' is not an option of an Executor"),
     ],
 )
 def test_bad_arguments_are_named(here: None, act: Callable[[], object], error: str) -> None:

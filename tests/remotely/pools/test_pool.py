@@ -376,8 +376,8 @@ class Waiter:
         (lambda: remotely.Pool(Player, -1), "count=-1"),
         (lambda: remotely.Pool(int, 2), "int is not a remote class"),
         (lambda: remotely.Pool(Player, 1).map(lambda actor, item: item, [1]), "Executor runs"),
-        (lambda: remotely.Pool(Player, 1).map(Waiter.meet, [1]), "is no method of Player"),  # type: ignore[arg-type]
-        (lambda: remotely.Pool(Player, 1).map("play", [1]), "is no method of Player"),  # type: ignore[arg-type]
+        (lambda: remotely.Pool(Player, 1).map(Waiter.meet, [1]), "is not a method of Player"),  # type: ignore[arg-type]
+        (lambda: remotely.Pool(Player, 1).map("play", [1]), "is not a method of Player"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_arguments_are_named(here: None, act: Callable[[], object], error: str) -> None:

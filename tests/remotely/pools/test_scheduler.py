@@ -13,14 +13,14 @@ def paced(seconds: float, calls: int = 50, at_a_time: int = 1) -> Pace:
 
 
 def test_a_new_member_gets_one_call_or_as_many_as_it_serves_at_a_time() -> None:
-    assert Pace().most(MANY, 1) == 1
-    assert Pace(at_a_time=4).most(MANY, 1) == 4
+    assert Pace().limit(MANY, 1) == 1
+    assert Pace(at_a_time=4).limit(MANY, 1) == 4
 
 
 def test_a_member_is_sent_what_keeps_it_busy_for_a_while_and_no_more() -> None:
-    assert paced(AHEAD_S / 4.5).most(MANY, 1) == 4
-    assert paced(AHEAD_S * 2).most(MANY, 1) == 1
-    assert paced(1e-7).most(MANY, 1) == MOST_AHEAD
+    assert paced(AHEAD_S / 4.5).limit(MANY, 1) == 4
+    assert paced(AHEAD_S * 2).limit(MANY, 1) == 1
+    assert paced(1e-7).limit(MANY, 1) == MOST_AHEAD
 
 
 def test_near_the_end_no_member_takes_more_than_its_share() -> None:
@@ -40,10 +40,10 @@ def test_a_call_that_was_sent_ahead_counts_from_the_answer_before_it() -> None:
 
 def test_a_member_that_slows_down_is_sent_less() -> None:
     pace = paced(AHEAD_S / 60)
-    before = pace.most(MANY, 1)
+    before = pace.limit(MANY, 1)
     now = 100.0
     for _ in range(20):
         pace.note(now, now + AHEAD_S)
         now += AHEAD_S
     assert before > 50
-    assert pace.most(MANY, 1) == 1
+    assert pace.limit(MANY, 1) == 1
