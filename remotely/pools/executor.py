@@ -39,7 +39,7 @@ from remotely.values import codec, raised_error
 MAX_NAME_BYTES = 300  # a larger pickle of a function contains code
 START_AT_ONCE = 16  # processes, each started on a thread of its own
 # A process that has had no call for this long ends, since others may wait for its cores, for at
-# most a minute (PLACE_S).  Starting one takes 0.1 s, so a burst every ten seconds loses one percent.
+# most a minute (PLACE_S).  Starting one takes 0.1 s, so a burst every ten seconds loses 1 %.
 IDLE_S = 10.0
 POLL_EVERY_S = 0.02
 

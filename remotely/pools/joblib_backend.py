@@ -117,7 +117,7 @@ class RemotelyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
 
     def terminate(self) -> None:
         """End a `Parallel` run."""
-        self._puts.clear()
+        self._puts.clear()  # the next run may pass changed arrays
         self.parallel = None  # it refers to this backend, and so to its processes
         self.reset_batch_stats()
 

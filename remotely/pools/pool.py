@@ -72,7 +72,7 @@ class Pool(Generic[A]):
         engine = connection.current()
         self._is_immediate = not engine.cluster  # calls run within `submit`
         members = make_on(engine, self._class, args, kwargs, options, count)
-        if limit:  # replacements get the arguments as they are now
+        if limit:  # so that replacements get the arguments as they are now
             args = engine.put(args)
             kwargs = {name: engine.put(value) for name, value in kwargs.items()}  # type: ignore[assignment]
         place = functools.partial(make_on, engine, self._class, args, kwargs, options)

@@ -6,8 +6,8 @@
     a member is lost (its process has ended, or its machine is gone) its jobs go to other members
                      if they have not run or may be retried; otherwise their callers get the error
     jobs wait        and no member is idle: the recruiter may start more members
-    no jobs          a member that has had no job for a while may be retired.  To make this the
-                     members that are not needed, a job goes to the idle member that had the last
+    no jobs          a member that has had no job for a while may be retired.  A job goes to the
+                     member that became idle last, so the members that are not needed stay idle
 
 No thread sits between a caller and the members, so a job costs little more than a plain call.  Jobs
 are sent without holding the lock, because a job that cannot be sent runs its caller's callbacks.
