@@ -198,7 +198,7 @@ class Library:
         """In a forked child: replace the lock, whose holder may not exist here."""
         self._lock = RLock()
 
-    def gather(self, what: str = "makes an actor") -> None:
+    def gather(self, what: str = "creates an actor") -> None:
         """Add a batch of the modules that are new or were reloaded, if there are any.
 
         Called before an actor is created, or an object served; `what` says so in errors.  Raises

@@ -121,7 +121,7 @@ def _is_endless(error: Exception) -> bool:
 def _first_bad(
     children: list[tuple[str, Any]], around: Sequence[object]
 ) -> tuple[str, Any, Exception] | None:
-    """Return the first child that does not pickle by itself, by halving."""
+    """Find a child that does not pickle on its own, by bisection."""
     low, high = 0, len(children)
     if _error_of([child for _, child in children], around) is None:
         return None

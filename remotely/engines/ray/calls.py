@@ -28,7 +28,7 @@ from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
 from remotely.engine import RemoteActor
 from remotely.engines.ray.actor import HostedActor
 from remotely.engines.ray.host import LOST, NOT_RUN, received
-from remotely.engines.ray.stored import Referred, put_beside
+from remotely.engines.ray.stored import Referred, put_buffers
 from remotely.errors import ActorDied, NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.futures.stream import Stream
@@ -55,7 +55,7 @@ class Message(NamedTuple):
     name: str
     value: Any  # Encoded; Owned when queued
     referred: Referred = _NOTHING_REFERRED
-    beside: Any = None  # its buffers, if they are in Ray's store already
+    stored_buffers: Any = None  # its buffers, if they are in Ray's store already
 
     def owned(self) -> "Message":
         return self._replace(value=own(self.value, lends=False))
@@ -171,8 +171,8 @@ class Calls:
     ) -> list[CallFuture[Any]]:
         """Send one message to each actor; without `background` the caller is about to wait."""
         sources.library.look()
-        beside = put_beside(encoded) if len(remotes) > 1 else None
-        message = Message(kind, name, encoded, Referred(named), beside)
+        stored_buffers = put_buffers(encoded) if len(remotes) > 1 else None
+        message = Message(kind, name, encoded, Referred(named), stored_buffers)
         if retries:
             message = message.owned()
         nbytes = sum(buffer.nbytes for buffer in encoded.buffers)
@@ -293,7 +293,7 @@ class Calls:
         2  If Ray does not accept the message, its number never arrives, and later messages would
            wait for it forever; so they take a new route.
         """
-        kind, name, encoded, referred, beside = message
+        kind, name, encoded, referred, stored_buffers = message
         refs = referred.refs()
         route, actor.number = actor.route, actor.number + 1
         number = actor.number
@@ -301,7 +301,7 @@ class Calls:
             head, *buffers = wire.encode(kind, number, name, encoded.pieces, encoded.buffers)
             sent: list[Any] = [b"".join((route, head))]
             if buffers or refs:
-                sent.append(beside or codec.out_of_band(buffers))
+                sent.append(stored_buffers or codec.out_of_band(buffers))
             if refs:
                 sent += [referred.names, *(refs if actor.is_serial else [refs])]
             ref = actor.host.do.remote(*sent)

@@ -44,7 +44,7 @@ from remotely.engines.ray.actor import (
 )
 from remotely.engines.ray.calls import Calls, Message
 from remotely.engines.ray.host import CALLS_AT_ONCE, Async, Birth, Serial
-from remotely.engines.ray.stored import put_beside
+from remotely.engines.ray.stored import put_buffers
 from remotely.errors import NameTaken, NoResources, RemotelyError, name_taken
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
@@ -112,10 +112,10 @@ class Placing:
         """
         made: list[CallFuture[Any]] = []
         begun = self._begin(actors, options)
-        beside = put_beside(encoded) if len(actors) > 1 else None
+        stored_buffers = put_buffers(encoded) if len(actors) > 1 else None
         for actor, place in zip(actors, begun, strict=True):
             actor.place = ray.get(place)
-            made.append(self._prepare(actor, encoded, options, beside))
+            made.append(self._prepare(actor, encoded, options, stored_buffers))
         while made:
             made.pop(0).result()
 
@@ -205,7 +205,7 @@ class Placing:
             )
 
     def _prepare(
-        self, actor: HostedActor, encoded: Encoded, options: Options, beside: Any
+        self, actor: HostedActor, encoded: Encoded, options: Options, stored_buffers: Any
     ) -> CallFuture[Any]:
         """Send settings, code and files, and then the class and its arguments."""
         content, actor.learnt = library.whole_for(actor, actor.life)
@@ -227,7 +227,7 @@ class Placing:
             for digest in missing.result():
                 file = Encoded((), (memoryview(self._shipment.read(digest)),))
                 send(Message(Kind.FILE, digest, file)).result()
-        made = Message(Kind.INIT, "", encoded, beside=beside)
+        made = Message(Kind.INIT, "", encoded, stored_buffers=stored_buffers)
         return send(made, f"the constructor of {actor.name}")
 
     # --- the next life ----------------------------------------------------------------------------
@@ -311,36 +311,36 @@ def check(options: Options, what: str, count: int) -> None:
     """Raise RemotelyError for unsupported options, NoResources for what never fits the cluster."""
     if options.detached and options.max_restarts:
         raise RemotelyError(_NOT_DETACHED)
-    asked = _wanted(options)
+    wanted = _wanted(options)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    places = sum(_times(asked, there, count) for there in nodes)
-    if places >= count:
+    room = sum(_fits(wanted, node, count) for node in nodes)
+    if room >= count:
         return
-    if places:
+    if room:
         raise NoResources(
-            f"the Ray cluster has room for {places} {what}, not for {count}: ask for fewer, or add "
+            f"the Ray cluster has room for {room} {what}, not for {count}: ask for fewer, or add "
             "a machine"
         )
-    largest = {name: max(there.get(name, 0) for there in nodes) for name in asked}
+    largest = {name: max(node.get(name, 0) for node in nodes) for name in wanted}
     raise NoResources(
-        f"no machine of the Ray cluster has room for {what}, which asks for {_words(asked)}; the "
-        f"most that one has is {_words(largest)}: ask for less, or add a machine"
+        f"no machine of the Ray cluster has room for {what}, which asks for {_listed(wanted)}; the "
+        f"most that one has is {_listed(largest)}: ask for less, or add a machine"
     )
 
 
 def _wanted(options: Options) -> dict[str, float]:
     """Return the resources of one actor, by Ray's names."""
-    asked = {"CPU": options.cores, "GPU": options.gpus, "memory": float(options.memory)}
-    return {name: amount for name, amount in (asked | dict(options.resources)).items() if amount}
+    wanted = {"CPU": options.cores, "GPU": options.gpus, "memory": float(options.memory)}
+    return {name: amount for name, amount in (wanted | dict(options.resources)).items() if amount}
 
 
-def _times(asked: dict[str, float], there: dict[str, float], most: int) -> int:
-    """Return how many actors fit; `most` if they need no resources."""
-    parts = ((there.get(name, 0.0), amount) for name, amount in asked.items())
+def _fits(wanted: dict[str, float], node: dict[str, float], most: int) -> int:
+    """Return how many actors fit on a node; `most` if they need no resources."""
+    parts = ((node.get(name, 0.0), amount) for name, amount in wanted.items())
     return min((round(has * UNITS) // round(asks * UNITS) for has, asks in parts), default=most)
 
 
-def _words(amounts: dict[str, float]) -> str:
+def _listed(amounts: dict[str, float]) -> str:
     return ", ".join(
         f"{format_bytes(int(amount))} of memory"
         if name == "memory"

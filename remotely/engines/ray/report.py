@@ -48,20 +48,20 @@ def _states() -> list[State]:
 
 
 def _machine(node: dict[str, Any], free: dict[str, float]) -> MachineStatus:
-    there = node["Resources"]
+    total = node["Resources"]
     return MachineStatus(
         worker=node["NodeID"],
         machine=node["NodeManagerHostname"],
         host=node["NodeManagerHostname"],
         address=node["NodeManagerAddress"],
         python=this_machine.PYTHON,  # Ray refuses others
-        cpus=there.get("CPU", 0),
-        gpus=int(there.get("GPU", 0)),
-        memory=int(there.get("memory", 0)),
+        cpus=total.get("CPU", 0),
+        gpus=int(total.get("GPU", 0)),
+        memory=int(total.get("memory", 0)),
         free_cpus=free.get("CPU", 0),
         free_gpus=free.get("GPU", 0),
         free_memory=int(free.get("memory", 0)),
-        resources=_others(there),
+        resources=_others(total),
         free_resources=_others(free),
     )
 

@@ -49,7 +49,7 @@ class PlasmaRef(Put):
         return message.payload, message.buffers
 
 
-def put_beside(encoded: Encoded) -> Any:
+def put_buffers(encoded: Encoded) -> Any:
     """Put the buffers of a value for several actors into the store; return None if small."""
     if sum(buffer.nbytes for buffer in encoded.buffers) < PUT_FROM_BYTES:
         return None
