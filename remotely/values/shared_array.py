@@ -79,7 +79,8 @@ class SharedArray:
                 f"and this machine has {format_bytes(this_machine.memory())}"
             )
         token = secrets.token_hex(16)
-        self._hold(_new_memory(token, _room(nbytes)), token, lengths, kind)
+        fd = memory_file.create(_NAME + token, _room(nbytes)) if memory_file.SUPPORTED else -1
+        self._hold(fd, token, lengths, kind)
 
     def _hold(self, fd: int, token: str, shape: tuple[int, ...], dtype: Any) -> None:
         """Map memory that is open as `fd`; if that is -1, map new private memory."""
@@ -165,10 +166,6 @@ os.register_at_fork(after_in_child=in_transit.forget)
 
 
 # --- new memory -----------------------------------------------------------------------------------
-
-
-def _new_memory(token: str, nbytes: int) -> int:
-    return memory_file.create(_NAME + token, nbytes) if memory_file.SUPPORTED else -1
 
 
 def _room(nbytes: int) -> int:

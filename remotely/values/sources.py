@@ -263,7 +263,8 @@ class Library:
             room = self._make_room(found)
             total = MAX_BYTES - room
             if refuses and room < 0 and found:
-                raise RemotelyError(_too_large(total, found.values()))
+                name = _shown(_largest(found.values()))
+                raise RemotelyError(f"{_exceeded(total)}; the largest is {name}: {_ADVICE}")
             if refuses:
                 self._left_out.clear()
             left_out = []
@@ -273,7 +274,8 @@ class Library:
                 left_out.append(largest)
                 room += len(largest.text or b"")
             if left_out:
-                log.warning("%s", _left_out(total, left_out))
+                names, advice = ", ".join(map(_shown, left_out)), _ADVICE.capitalize()
+                log.warning("%s; actors are not sent %s. %s", _exceeded(total), names, advice)
             self._add(found, read, room)
             self.loaded = loaded
 
@@ -331,16 +333,7 @@ def _largest(found: Iterable[Source]) -> Source:
     return max(found, key=lambda source: len(source.text or b""))
 
 
-def _too_large(total: int, found: Iterable[Source]) -> str:
-    return f"{_total(total)}; the largest is {_shown(_largest(found))}: {_WAY_OUT}"
-
-
-def _left_out(total: int, sources: Sequence[Source]) -> str:
-    names = ", ".join(map(_shown, sources))
-    return f"{_total(total)}; actors are not sent {names}. {_WAY_OUT.capitalize()}"
-
-
-def _total(nbytes: int) -> str:
+def _exceeded(nbytes: int) -> str:
     return (
         f"the modules of this script are {format_bytes(nbytes)}; at most {format_bytes(MAX_BYTES)} "
         "can be sent"
@@ -351,7 +344,7 @@ def _shown(source: Source) -> str:
     return f"{source.name} ({source.file})"
 
 
-_WAY_OUT = (
+_ADVICE = (
     "install large packages on the workers, or keep data in files and ship them (connect(ship=...))"
 )
 
