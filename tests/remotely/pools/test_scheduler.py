@@ -25,9 +25,9 @@ def test_a_member_is_sent_what_keeps_it_busy_for_a_while_and_no_more() -> None:
 
 def test_near_the_end_no_member_takes_more_than_its_share() -> None:
     quick = paced(1e-6)
-    assert quick.most(30, 10) == 3
-    assert quick.most(31, 10) == 4
-    assert quick.most(0, 10) == 1
+    assert quick.limit(30, 10) == 3
+    assert quick.limit(31, 10) == 4
+    assert quick.limit(0, 10) == 1
 
 
 def test_a_call_that_was_sent_ahead_counts_from_the_answer_before_it() -> None:
@@ -35,7 +35,7 @@ def test_a_call_that_was_sent_ahead_counts_from_the_answer_before_it() -> None:
     ahead.note(0.0, 1.0)
     for answered in range(2, 50):
         ahead.note(0.0, float(answered))  # all were sent at the beginning: one takes a second
-    assert ahead.most(MANY, 1) == 1
+    assert ahead.limit(MANY, 1) == 1
 
 
 def test_a_member_that_slows_down_is_sent_less() -> None:

@@ -324,35 +324,35 @@ def test_while_the_cluster_is_being_left_no_call_begins_and_no_actor_is_made(
 
 
 def test_a_callback_that_blocks_does_not_hold_up_the_end() -> None:
-    from remotely.engines.ray.calls import Worker
+    from remotely.engines.ray.calls import TaskThread
 
-    worker, blocked, may_end = Worker("blocked"), threading.Event(), threading.Event()
+    thread, blocked, may_end = TaskThread("blocked"), threading.Event(), threading.Event()
 
     def block() -> None:
         blocked.set()
         may_end.wait()
 
-    worker.run(block)
+    thread.run(block)
     blocked.wait()
 
-    worker.close(within_s=0.1)
+    thread.close(within_s=0.1)
 
     may_end.set()
 
 
 def test_a_call_cannot_be_waited_for_where_outcomes_arrive() -> None:
-    from remotely.engines.ray.calls import Reply, Worker
+    from remotely.engines.ray.calls import Reply, TaskThread
 
-    worker, actor, refused = Worker("arrivals"), cast(Any, SimpleNamespace(life=0, host=None)), []
-    reply, call = Reply(actor, b"", None, worker), CallFuture[None]("a call")
+    thread, actor, refused = TaskThread("arrivals"), cast(Any, SimpleNamespace(life=0, host=None)), []
+    reply, call = Reply(actor, b"", None, thread), CallFuture[None]("a call")
 
     def wait() -> None:
         with pytest.raises(remotely.RemotelyError, match="a call cannot be waited for here"):
             reply.wait(call, None)
         refused.append(call)
 
-    worker.run(wait)
-    worker.close(within_s=20)
+    thread.run(wait)
+    thread.close(within_s=20)
 
     assert refused == [call]
 
