@@ -196,7 +196,7 @@ def test_the_number_of_strangers_is_limited_and_they_do_not_block_clients(
             strangers.append(stack.enter_context(stranger))
         with bulk.connect(machine.address) as late:
             late.push(NAME, 1, 4, [memoryview(b"1234")], b"")
-            for stranger in strangers[:37]:  # `late` was the fourth stranger after the last three
+            for stranger in strangers[:37]:  # the newest four stay: the last three, and `late`
                 assert stranger.recv(1) == b""
             wait_until(lambda: bulk_threads() <= before + 5, "the end of the others' threads")
             known.push(NAME, 5, 5, [memoryview(b"56789")], b"")

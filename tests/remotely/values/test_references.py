@@ -23,7 +23,7 @@ def test_a_thing_is_named_after_the_first_argument_that_refers_to_it() -> None:
         "f", (has_second, first, [within]), {"a": second, "b": first}, [first, second, within]
     )
     assert [name for _, name in named] == ["argument 2 of f", "argument 1 of f", "an argument of f"]
-    assert all(thing is known for (thing, _), known in zip(named, (first, second, within)))
+    assert [thing for thing, _ in named] == [first, second, within]
     ((_, name),) = named_arguments("f", (), {"a": first}, [first])
     assert name == "argument 'a' of f"
 
