@@ -258,7 +258,7 @@ class Arena:
         with self._lock:
             self._reclaim()
             if self._lent:
-                self._end_loans_of_the_dead()
+                self._end_loans_of_dead_borrowers()
             self._idle_ticks += 1
             trim = self._idle_ticks == IDLE_TICKS
         if trim:
@@ -268,7 +268,7 @@ class Arena:
         """Return unused memory to the operating system."""
         with self._lock:
             self._reclaim()
-            self._end_loans_of_the_dead()
+            self._end_loans_of_dead_borrowers()
             for start, end in self._blocks.gaps():
                 self._map.madvise(mmap.MADV_REMOVE, self._start + start, end - start)
 
@@ -289,7 +289,7 @@ class Arena:
         self._reclaim()
         offset = self._blocks.allocate(nbytes)
         if offset is None:
-            self._end_loans_of_the_dead()
+            self._end_loans_of_dead_borrowers()
             offset = self._blocks.allocate(nbytes)
         if offset is None:
             self._warn()
@@ -324,7 +324,7 @@ class Arena:
             self._free_slots.append(slot)
             self._drop(lent[0])
 
-    def _end_loans_of_the_dead(self) -> None:
+    def _end_loans_of_dead_borrowers(self) -> None:
         borrowers = {id(borrower): borrower for _, borrower in self._lent.values()}
         dead = {key for key, borrower in borrowers.items() if not borrower.alive()}
         for slot in [slot for slot, (_, borrower) in self._lent.items() if id(borrower) in dead]:

@@ -25,15 +25,15 @@ ANSWER_S = 10.0  # timeout for the state of a host; one that waits for resources
 class HostedActor(CalledActor):
     """One actor, shared by all of its handles in this process.
 
-    class_name  known only to its creator
-    is_serial   whether its host is a SerialHost
-    host        Ray's handle; None until it is looked up, and between two lives
-    place       the place of its host, if this process knows it
-    may_return  whether its owner, another process, restarts it
-    route       identifies this object to one life, which handles its messages in numbered order
-    number      the number of the last of these messages
-    learnt      how many batches of sources it was sent
-    lives       the start times of the lives after the first
+    class_name      known only to its creator
+    is_serial       whether its host is a SerialHost
+    host            Ray's handle; None until it is looked up, and between two lives
+    place           the place of its host, if this process knows it
+    owner_restarts  whether its owner, another process, restarts it
+    route           identifies this object to one life, which handles its messages in numbered order
+    number          the number of the last of these messages
+    sources_sent    how many batches of sources it was sent
+    lives           the start times of the lives after the first
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class HostedActor(CalledActor):
         self.is_serial = False
         self.host: Any = None
         self.place: Place | None = None
-        self.may_return = False
+        self.owner_restarts = False
         self.route = b""
         self.number = 0
-        self.learnt = 0
+        self.sources_sent = 0
         self.lives: list[float] = []
 
     @property
@@ -64,13 +64,13 @@ class HostedActor(CalledActor):
         with self.lock:
             if self.host is None:
                 self.life, self.is_serial = state.birth.life, state.birth.is_serial
-                self.may_return = not self.owned and state.birth.options.max_restarts > 0
+                self.owner_restarts = not self.owned and state.birth.options.max_restarts > 0
                 self.set_host(host)
 
     def take_new_route(self) -> None:
         """Restart numbering: the host would wait forever for a lost message of the old route."""
         with self.lock:
-            self.number = self.learnt = 0
+            self.number = self.sources_sent = 0
             self.route = secrets.token_bytes(ROUTE_BYTES)
 
     def kill(self, how: str = "") -> None:

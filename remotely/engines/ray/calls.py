@@ -322,7 +322,7 @@ class Calls:
 
     def _send_sources(self, actor: HostedActor) -> None:
         """Send the modules that an actor may lack."""
-        batches, actor.learnt = sources.library.unsent_for(actor, actor.life, actor.learnt)
+        batches, actor.sources_sent = sources.library.unsent_for(actor, actor.life, actor.sources_sent)
         for digest, content in batches:
             value = Encoded((), (memoryview(content),))
             self._transmit(actor, Message(Kind.SOURCES, digest, value), CallFuture("the actor"))

@@ -73,7 +73,7 @@ class RayEngine:
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._ending: set[str] = set()  # actors whose last handle is gone, and that still run
         self._calls = Calls(self._host_of, self._lost, self._on_unretrieved)
-        self._placing = Placing(self, self._calls, shipment, patience_s, self._complain, inside)
+        self._placing = Placing(self, self._calls, shipment, patience_s, self._warn, inside)
         atexit.register(self.shutdown)  # runs before Ray's own, which was registered first
 
     # --- making -----------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class RayEngine:
             actor.check_lives()
             if actor.host is not None or not actor.settled:
                 return actor.host
-        deadline = time.monotonic() + (NEXT_LIFE_S if actor.may_return else 0.0)
+        deadline = time.monotonic() + (NEXT_LIFE_S if actor.owner_restarts else 0.0)
         while True:
             with contextlib.suppress(ValueError, RayError):
                 host, state = host_of(actor.actor)
@@ -355,9 +355,9 @@ class RayEngine:
 
     def _on_unretrieved(self, what: str, error: BaseException) -> None:
         if not isinstance(error, NotConnected):
-            self._complain(report_key(what, error), report_text(what, error))
+            self._warn(report_key(what, error), report_text(what, error))
 
-    def _complain(self, key: str, text: str) -> None:
+    def _warn(self, key: str, text: str) -> None:
         self._throttled.add(key, text, time.monotonic())
 
 

@@ -77,7 +77,7 @@ _NOT_DETACHED = (
 class Placing:
     """Creates actors, and restarts those that may be restarted.
 
-    `complain` prints a message for the user; its first argument is a key by which similar messages
+    `warn` prints a message for the user; its first argument is a key by which similar messages
     are throttled.  `inside` is the name of the actor that this process is; empty in a script.
     """
 
@@ -87,14 +87,14 @@ class Placing:
         calls: Calls,
         shipment: Shipment,
         patience_s: float,
-        complain: Callable[[str, str], None],
+        warn: Callable[[str, str], None],
         inside: str,
     ) -> None:
         self._engine = engine
         self._calls = calls
         self._shipment = shipment
         self._patience_s = patience_s
-        self._complain = complain
+        self._warn = warn
         self._inside = inside
         self._names = Names(f"{secrets.token_hex(2)}." if inside else "")
 
@@ -192,7 +192,7 @@ class Placing:
         if not (waiting := look_until(REPORT_AFTER_S - COLLECT_AFTER_S)):
             return
         if time.monotonic() < deadline:
-            self._complain(
+            self._warn(
                 f"waiting for {what}",
                 f"remotely: waiting for {waiting} {what}: the Ray cluster has no room, "
                 f"or is slow to start processes (giving up after {patience_s:g} s)",
@@ -208,7 +208,7 @@ class Placing:
         self, actor: HostedActor, encoded: Encoded, options: Options, stored_buffers: Any
     ) -> CallFuture[Any]:
         """Send settings, code and files, and then the class and its arguments."""
-        content, actor.learnt = library.whole_for(actor, actor.life)
+        content, actor.sources_sent = library.whole_for(actor, actor.life)
         prepare = shipping.prepare(
             ray.get_runtime_context().get_job_id(),
             this_machine.identity(),

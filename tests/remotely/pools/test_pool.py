@@ -266,44 +266,29 @@ def test_a_job_waits_for_a_member_that_is_starting(here: None, tmp_path: Path) -
         assert job.result(40) == 5
 
 
-def test_a_waiting_job_may_have_futures_as_arguments(
-    here: None, tmp_path: Path
+def test_waiting_jobs_accept_futures_refs_and_handles_as_arguments(
+    cluster: str, tmp_path: Path
 ) -> None:
+    pids = {source.pid() for source in remotely.group(Player, 2)}
     source = remotely.options(Player)(7)
-    future = source.play.submit(0)
+    future, ref, many = source.play.submit(0), remotely.put(20), remotely.put(bytes(1 << 20))
+    parts = {"items": [future, ref], "more": (remotely.ref(future), many)}
+    item = [1]
     with remotely.Pool(Player, 1) as pool:
         busy = pool.submit(Player.wait_for, tmp_path / "gate")
         waiting = [
             pool.submit(Player.play, future),
             pool.submit(Player.play, remotely.ref(future)),
             pool.submit(Player.play_two, first=future, second=1),
+            pool.submit(Player.total, parts),
         ]
+        of_dropped_handle = pool.submit(Player.ask, Player())
         (tmp_path / "gate").touch()
         busy.result()
-        assert [job.result() for job in waiting] == [7, 7, 701]
-
-
-def test_jobs_accept_futures_and_refs_within_their_arguments(cluster: str) -> None:
-    source = remotely.options(Player)(7)
-    future, ref, many = source.play.submit(0), remotely.put(20), remotely.put(bytes(1 << 20))
-    parts = {"items": [future, ref], "more": (remotely.ref(future), many)}
-    item = [1]
-    with remotely.Pool(Player, 1) as pool:
-        assert pool.submit(Player.total, parts).result() == 7 + 20 + 7
-        assert pool.submit(Player.are_same, item, item).result()
-
-
-def test_a_handle_among_the_arguments_keeps_its_actor_until_the_job_has_run(
-    cluster: str, tmp_path: Path
-) -> None:
-    pids = {source.pid() for source in remotely.group(Player, 2)}
-    with remotely.Pool(Player, 1) as pool:
-        busy = pool.submit(Player.wait_for, tmp_path / "gate")
-        waiting = pool.submit(Player.ask, Player())
-        (tmp_path / "gate").touch()
-        busy.result()
-        assert waiting.result() not in pids
+        assert [job.result() for job in waiting] == [7, 7, 701, 7 + 20 + 7]
+        assert of_dropped_handle.result() not in pids, "the job has kept the actor"
         assert len(pool.map(Player.ask, (Player() for _ in range(3)))) == 3
+        assert pool.submit(Player.are_same, item, item).result()
 
 
 def test_a_failed_future_as_an_argument_does_not_count_as_a_lost_member(

@@ -161,20 +161,6 @@ class Mortal:
         return life
 
 
-def test_a_callback_may_call_an_actor_itself() -> None:
-    log = Log()
-    done: CallFuture[None] = CallFuture("the callback")
-
-    def again(_: object) -> None:
-        log.add(2)
-        done.set_result(None)
-
-    log.add.submit(1).add_done_callback(again)
-
-    done.result(20)
-    assert log.lines == [1, 2]
-
-
 def test_a_callback_may_wait_for_a_call_that_is_retried(tmp_path: Path) -> None:
     mortal, log = Mortal(), Log()
     done: CallFuture[int] = CallFuture("the callback")
