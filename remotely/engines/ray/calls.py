@@ -322,7 +322,8 @@ class Calls:
 
     def _send_sources(self, actor: HostedActor) -> None:
         """Send the modules that an actor may lack."""
-        batches, actor.sources_sent = sources.library.unsent_for(actor, actor.life, actor.sources_sent)
+        unsent = sources.library.unsent_for(actor, actor.life, actor.sources_sent)
+        batches, actor.sources_sent = unsent
         for digest, content in batches:
             value = Encoded((), (memoryview(content),))
             self._transmit(actor, Message(Kind.SOURCES, digest, value), CallFuture("the actor"))
