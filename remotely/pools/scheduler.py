@@ -317,17 +317,13 @@ class Scheduler:
         if is_first:
             self._recruiter.member_lost(error)
         if is_to_run:
-            self._feed_an_idle_member()
+            with self._lock:
+                idle = self._next_idle()
+            if idle is not None:
+                self._feed(idle)
         else:
             self._settle(job, None, error)
         self._recruiter.check()
-
-    def _feed_an_idle_member(self) -> None:
-        """Send a requeued job to an idle member, if there is one."""
-        with self._lock:
-            member = self._next_idle()
-        if member is not None:
-            self._feed(member)
 
     def _settle(self, job: Job, value: Any, error: BaseException | None) -> None:
         try:

@@ -201,10 +201,7 @@ class RayEngine:
         return state.is_leaving or state.birth.actor in self._ending
 
     def _is_ending(self, name: str) -> bool:
-        """Return whether the actor of this name is ending, or has just ended.
-
-        Ray keeps the name until then.
-        """
+        """Return whether the actor of this name is ending, or has just ended but still has it."""
         try:
             _, state = host_of(name, LOOK_S)
         except ValueError:

@@ -254,7 +254,7 @@ class SerialHost(Host):
     ) -> Any:
         """Handle one message, and return the reply.
 
-        `entries` are the values of the references in the arguments, `names` those arguments' names.
+        `entries` are what the arguments refer to: replies or errors.  `names` name these arguments.
         """
         if self._over.is_set():
             return NOT_RUN
