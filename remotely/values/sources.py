@@ -12,7 +12,8 @@ All files of a package are sent, not only the loaded modules, so that a method m
 A module is sent with the source that it had when it was first sent; `importlib.reload` has it read
 again.  An actor that has imported a module keeps it, whatever is sent later.
 
-Modules shipped by name (`connect(ship=...)`) are imported from the shipped files.
+Modules shipped by name (`connect(ship=...)`) are imported from the shipped files, so that they find
+the data beside them.
 """
 
 import contextlib

@@ -234,8 +234,8 @@ class SerialHost(Host):
     """The host of an object whose calls run one after the other on one thread.
 
     Ray runs the calls of a plain actor in the order in which each client made them, and waits for
-    the references in their arguments.  It reads a result before the next call, which may change it,
-    begins.
+    the references in their arguments.  It reads a result before it runs the next call, which may
+    change the result.
     """
 
     def __init__(self, name: str, made_within_s: float) -> None:
