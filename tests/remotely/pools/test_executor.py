@@ -298,9 +298,7 @@ def kill_or_note(folder: Path, number: int) -> int:
 
 
 @pytest.mark.promise("exact_doubt")
-def test_calls_sent_ahead_to_a_process_that_died_run_in_another(
-    here: None, tmp_path: Path
-) -> None:
+def test_calls_sent_ahead_to_a_process_that_died_run_in_another(here: None, tmp_path: Path) -> None:
     with remotely.Executor(2) as executor:
         futures = [executor.submit(kill_or_note, tmp_path, number) for number in range(200)]
         errors = {n: future.exception(40) for n, future in enumerate(futures)}

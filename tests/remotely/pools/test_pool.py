@@ -131,9 +131,7 @@ def test_an_endless_iterable_is_read_only_a_little_ahead(here: None, ordered: bo
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_the_iterable_may_wait_for_the_consumer_of_the_results(
-    here: None, ordered: bool
-) -> None:
+def test_the_iterable_may_wait_for_the_consumer_of_the_results(here: None, ordered: bool) -> None:
     found: queue.SimpleQueue[int] = queue.SimpleQueue()
     found.put(1)
     with remotely.Pool(Player, 2) as pool:
@@ -163,9 +161,7 @@ def test_an_error_of_the_iterable_is_raised_after_the_results_of_its_items(
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("is_begun", [True, False])
-def test_dropping_the_results_stops_the_reader(
-    here: None, ordered: bool, is_begun: bool
-) -> None:
+def test_dropping_the_results_stops_the_reader(here: None, ordered: bool, is_begun: bool) -> None:
     is_closed = threading.Event()
 
     def items() -> Iterator[int]:
@@ -336,9 +332,7 @@ def test_a_progress_bar_gets_each_result_and_the_total_if_it_is_known(here: None
     assert bars == [3, "*", "*", "*", None, "*"]
 
 
-def test_concurrent_actors_get_several_items_at_a_time(
-    here: None, tmp_path: Path
-) -> None:
+def test_concurrent_actors_get_several_items_at_a_time(here: None, tmp_path: Path) -> None:
     several = remotely.options(Waiter, concurrency=3)
     with remotely.Pool(several, 1) as pool:
         assert pool.map(Waiter.meet, [tmp_path] * 3) == [3, 3, 3]

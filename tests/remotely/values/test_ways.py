@@ -243,9 +243,7 @@ def test_a_module_created_by_hand_is_sent_as_a_whole(by_hand: Any, receiver: Rec
     assert receiver.result_of(functools.partial(by_hand.scale, 5)) == 36
 
 
-def test_locks_of_a_module_sent_by_value_become_new_locks(
-    by_hand: Any, receiver: Receiver
-) -> None:
+def test_locks_of_a_module_sent_by_value_become_new_locks(by_hand: Any, receiver: Receiver) -> None:
     by_hand.HELD.acquire()
     with by_hand.LOCK:
         assert receiver.result_of(lambda: (by_hand.hold(), by_hand.hold())) == (True, False)

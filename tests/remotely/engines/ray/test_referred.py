@@ -62,9 +62,7 @@ def test_a_done_or_pending_future_arrives_as_its_value(
 
 @both
 @pytest.mark.parametrize("settled", [False, True])
-def test_a_failed_future_fails_the_call(
-    sink_class: Callable[[], Sink], settled: bool
-) -> None:
+def test_a_failed_future_fails_the_call(sink_class: Callable[[], Sink], settled: bool) -> None:
     sink, failing = sink_class(), Source().fail.submit()
     if settled:
         failing.exception()
