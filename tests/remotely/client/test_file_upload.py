@@ -103,7 +103,7 @@ def test_a_file_that_cannot_be_read_fails_every_upload_of_it(
     freight, sender = FileUploads(shipment), Sender()
     (tmp_path / "a").unlink()
     for _ in range(2):
-        with pytest.raises(RemotelyError, match="is not what it was"):
+        with pytest.raises(RemotelyError, match="has changed since"):
             freight.deliver("worker", [shipment.files["a"]], sender)
 
 
