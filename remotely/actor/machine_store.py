@@ -185,11 +185,11 @@ class MachineStore:
             payload.lay_out(encoded, memory.memory_of(placed))
             reader = self._reader(line)
             if (loan := memory.lend(placed, reader, private=False)) is None:
-                memory.let_go(placed)
+                memory.release(placed)
                 return None
             line.ask(control.Offer(value=made.value, loan=_write(loan)))
-        except BaseException:  # if the store reads the offer later, it or its end ends the loan
-            memory.let_go(placed)
+        except BaseException:  # the store may read the offer yet: it, or its end, ends the loan
+            memory.release(placed)
             raise
         now = time.monotonic()
         self._kept[made.value] = _Kept(  # 2
@@ -224,7 +224,7 @@ class MachineStore:
                 continue
             self._withdraw(name)
             if not kept.reader.alive() and self._kept.pop(name, None) is not None:
-                kept.memory.let_go(kept.placed)
+                kept.memory.release(kept.placed)
 
     def _withdraw(self, name: bytes) -> None:
         with contextlib.suppress(NoStore):
@@ -238,7 +238,7 @@ class MachineStore:
         for name, kept in list(self._kept.items()):
             is_over = not kept.memory.is_lent(kept.placed, kept.loan) and kept.reader.alive()
             if is_over and self._kept.pop(name, None) is not None:  # 3
-                kept.memory.let_go(kept.placed)
+                kept.memory.release(kept.placed)
 
     def _reader(self, line: _Line) -> MemoryPeer:
         """Return the store as a reader of this actor's arena.  Raises NoStore."""

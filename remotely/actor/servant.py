@@ -62,7 +62,7 @@ _OURS = frozenset(
         "remotely.actor.servant",
         "remotely.actor.preparation",
         "remotely.actor.payloads",
-        "remotely.pools.runner",
+        "remotely.pools.executor",
         codec.__name__,
     )
 )

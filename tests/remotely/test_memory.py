@@ -250,7 +250,7 @@ def test_an_amount_of_memory_that_is_none_is_refused_by_the_name_of_its_variable
     nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REMOTELY_ARENA", "half")
-    with pytest.raises(ValueError, match=r"^REMOTELY_ARENA='half' is no amount of memory: write"):
+    with pytest.raises(ValueError, match=r"^REMOTELY_ARENA='half' is not an amount of memory"):
         remotely.connect()
 
 

@@ -392,7 +392,7 @@ def test_what_a_module_does_at_its_top_level_is_done_in_actors_too_but_for_actor
         try:
             eager.Eager()
         except remotely.RemotelyError as error:
-            out["refused"] = "the module eager makes an actor when it is imported" in str(error)
+            out["refused"] = "the module eager creates an actor when it is imported" in str(error)
         print("told", json.dumps(out))
         """
     write(folder, script(text))
