@@ -277,7 +277,7 @@ def test_stop_means_the_cluster_of_remotely_address_if_that_is_of_this_machine(
 ) -> None:
     machine.does("start", "--port", port)
     why = machine.refuses("stop", REMOTELY_ADDRESS=f"no.such.invalid:{port}")
-    assert "no.such.invalid is no address of this machine" in why
+    assert "no.such.invalid is not an address of this machine" in why
     assert "has ended" in machine.does("stop", REMOTELY_ADDRESS=f"127.0.0.1:{port}")
 
 

@@ -118,7 +118,7 @@ def test_when_a_daemon_in_the_foreground_is_killed_so_ends_the_rest(
         os.kill(machine.pids(port)[which], signal.SIGKILL)
         assert start.wait(DEADLINE_S) == 1
         assert start.stderr is not None
-        assert "not ended in good order" in start.stderr.read()
+        assert "did not end gracefully" in start.stderr.read()
 
 
 def test_a_machine_waits_for_a_master_that_is_not_there_yet(machines: Any, port: int) -> None:

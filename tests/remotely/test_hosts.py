@@ -73,7 +73,7 @@ def test_a_cluster_of_the_machines_of_a_file_is_started_used_and_ended(
     down = does(hosts, "down", file)
     assert (down.returncode, down.stderr) == (0, "")
     assert f"The cluster at 127.0.0.1:{port} has ended." in down.stdout
-    assert "2 of 2 machines have nothing of it." in down.stdout
+    assert "2 of 2 machines have left it." in down.stdout
     assert daemons(hosts) == []
     again = does(hosts, "down", file)
     assert again.returncode == 0
@@ -128,7 +128,7 @@ def test_down_leaves_a_cluster_alone_that_up_has_not_started_and_up_refuses_it(
     up = does(hosts, "up", file)
     assert (up.returncode, up.stdout) == (1, "")
     assert "another cluster runs on this machine" in up.stderr
-    assert f"it listens at 127.0.0.1:{port}, and not at {where}:{port}" in up.stderr
+    assert f"it listens at 127.0.0.1:{port}, not at {where}:{port}" in up.stderr
     assert does(hosts, "down", file).returncode == 0
     assert len(machine.status(port)["machines"]) == 1
     machine.does("stop", "--port", port)

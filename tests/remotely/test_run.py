@@ -74,7 +74,7 @@ def test_ranks_that_do_not_come_are_named(job: Callable[[int], Job]) -> None:
     one.script(3, ranks=(0,), options=("--patience", 1))
     assert one.ends() == [1]
     told = one.errors()[0]
-    assert "ranks 1 and 2 of 3 did not come within 1 s" in told
+    assert "ranks 1 and 2 of 3 did not join within 1 s" in told
     assert "srun has not started them" in told
     assert "--rendezvous DIR" in told
 
@@ -89,7 +89,7 @@ def test_when_a_rank_cannot_join_rank_0_ends_at_once_and_says_why(
     why = "23000-23001 is too small a range"
     told, of_rank_1 = one.errors()
     assert why in of_rank_1
-    assert "rank 1 of 3 could not join; nothing was heard of rank 2 so far" in told
+    assert "rank 1 of 3 could not join; rank 2 left no note so far" in told
     assert f", but {why}" in told
 
 
@@ -101,7 +101,7 @@ def test_a_folder_that_is_not_shared_is_told_by_the_ranks_that_wait_in_vain(
     assert one.ends() == [1]
     told = one.errors()[0]
     assert "rank 0 has written nothing to" in told
-    assert "is not on a disk that its machine shares with this one" in told
+    assert "is not on a disk shared by its machine and this one" in told
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

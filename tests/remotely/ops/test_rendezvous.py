@@ -47,7 +47,7 @@ def test_a_second_job_of_the_same_name_is_refused(tmp_path: Path) -> None:
     meeting.open()
     meeting.invite([])
     second = Rendezvous(tmp_path / "9", 0)
-    with pytest.raises(RemotelyError, match=f"that of pid {os.getpid()}.*--job"):
+    with pytest.raises(RemotelyError, match=f"belongs to pid {os.getpid()}.*--job"):
         second.check()
     assert {file.name for file in tmp_path.iterdir()} == {"9"}
 
@@ -148,12 +148,12 @@ def test_missing_ranks_are_named_with_what_is_known_of_each() -> None:
         4: Note(rank=4, machine="node4", state="came", why=""),
     }
     told = missing(6, notes, Path("/shared/jobs/9"), 60, "srun")
-    assert told.startswith("ranks 2, 3, 4 and 5 of 6 did not come within 60 s")
-    assert "nothing was heard of ranks 3 and 5: srun has not started them" in told
+    assert told.startswith("ranks 2, 3, 4 and 5 of 6 did not join within 60 s")
+    assert "ranks 3 and 5 left no note: srun has not started them" in told
     assert "/shared/jobs is not on a disk that their machines share" in told
     assert "rank 2 is on node2, but a firewall drops it" in told
     assert told.endswith("rank 4 is on node4")
-    assert "nothing was heard" not in missing(3, notes, Path("/shared/jobs/9"), 60, "srun")
+    assert "no note" not in missing(3, notes, Path("/shared/jobs/9"), 60, "srun")
 
 
 def test_ranks_that_cannot_join_are_named_before_missing_ones() -> None:
@@ -162,7 +162,7 @@ def test_ranks_that_cannot_join_are_named_before_missing_ones() -> None:
         2: Note(rank=2, machine="node2", state="failed", why="its ports are taken"),
     }
     assert missing(4, notes, Path("/shared/jobs/9"), 60, "srun") == (
-        "rank 2 of 4 could not join; nothing was heard of rank 3 so far; rank 1 is on node1; "
+        "rank 2 of 4 could not join; rank 3 left no note so far; rank 1 is on node1; "
         "rank 2 is on node2, but its ports are taken"
     )
 
