@@ -89,7 +89,7 @@ def code_in(page: str) -> list[str]:
 # --- packaging ------------------------------------------------------------------------------------
 
 
-def test_every_dependency_has_a_lower_bound_and_its_reason_beside_it() -> None:
+def test_every_dependency_has_a_lower_bound_and_a_reason() -> None:
     told = re.compile(r'"[A-Za-z0-9-]+>=[0-9.]+",\s+# .{10,}')
     assert [line for line in dependency_lines() if not told.fullmatch(line)] == []
 
@@ -117,11 +117,11 @@ def test_a_package_is_pinned_once_or_once_for_each_side_of_python_3_11() -> None
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_type_checkers_may_trust_the_package(package: str) -> None:
+def test_the_package_is_marked_as_typed(package: str) -> None:
     assert (ROOT / package / "py.typed").is_file()
 
 
-def test_hints_tell_to_install_this_distribution_by_its_name() -> None:
+def test_install_hints_use_the_name_of_this_distribution() -> None:
     """The package index has another project of the name `remotely`."""
     told = re.compile(r"install [\"']?remotely(?!-actors|[-_\w])")
     files = [path for path in tracked_files() if path.endswith((".py", ".md", ".toml"))]
@@ -129,11 +129,11 @@ def test_hints_tell_to_install_this_distribution_by_its_name() -> None:
     assert wrong == []
 
 
-def test_the_changelog_has_the_version_that_the_package_states() -> None:
+def test_the_changelog_has_the_version_of_the_package() -> None:
     assert f" {remotely.__version__}" in text_of("CHANGELOG.md")
 
 
-def test_the_licence_is_the_one_that_the_package_names() -> None:
+def test_the_licence_is_the_one_in_the_metadata() -> None:
     assert 'license = "Apache-2.0"' in text_of("pyproject.toml")
     assert "Apache License\n                           Version 2.0" in text_of("LICENSE")
 
@@ -154,7 +154,7 @@ def test_every_make_command_of_a_page_is_a_target(page: str) -> None:
     assert told <= make_targets()
 
 
-def test_make_alone_lists_every_target_that_is_for_people() -> None:
+def test_make_lists_every_public_target() -> None:
     shown = subprocess.run(["make"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     listed = set(re.findall(r"^  make ([a-z-]+)", shown, re.MULTILINE))
     assert listed == make_targets() - {"types"}
@@ -199,12 +199,12 @@ def test_python_in_a_page_is_python() -> None:
             compile(block, page, "exec")
 
 
-def test_the_readme_names_the_torch_that_is_pinned() -> None:
+def test_the_readme_names_the_pinned_torch() -> None:
     (pin,) = pins()["torch"]
     assert f"`{pin}`" in text_of("README.md")
 
 
-def test_the_remote_class_of_the_readme_is_python_and_of_fifteen_lines() -> None:
+def test_the_first_example_of_the_readme_has_at_most_fifteen_lines() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", text_of("README.md"), re.DOTALL | re.MULTILINE)
     assert blocks
     for block in blocks:
@@ -214,7 +214,7 @@ def test_the_remote_class_of_the_readme_is_python_and_of_fifteen_lines() -> None
 
 
 @pytest.mark.parametrize("page", DECISION_PAGES)
-def test_a_decision_has_its_date_and_status_and_says_what_was_refused(page: str) -> None:
+def test_a_decision_has_a_date_a_status_and_all_sections(page: str) -> None:
     head = re.match(
         r"# (\d{4})\. (.+)\n\nDate: 20\d\d-\d\d-\d\d(, .+)?\nStatus: (accepted|superseded)",
         text_of(page),
@@ -260,5 +260,5 @@ def test_no_tracked_file_depends_on_a_machine_or_a_registry(what: str) -> None:
     assert found == []
 
 
-def test_the_tables_of_the_pages_are_what_the_code_says() -> None:
+def test_the_generated_tables_are_up_to_date() -> None:
     subprocess.run([sys.executable, ROOT / "tools" / "tables.py", "--check"], check=True)

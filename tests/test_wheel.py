@@ -106,7 +106,7 @@ def run(
     )
 
 
-def test_the_wheel_has_the_two_packages_and_no_more(wheel: Path) -> None:
+def test_the_wheel_has_only_the_two_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.split("/")[0].partition("-")[0] for name in names} == {
@@ -118,7 +118,7 @@ def test_the_wheel_has_the_two_packages_and_no_more(wheel: Path) -> None:
     assert wheel.stat().st_size < LARGEST
 
 
-def test_the_wheel_says_what_is_vendored_as_it_was_published(wheel: Path) -> None:
+def test_the_wheel_lists_vendored_files_with_their_published_hashes(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (bill,) = (name for name in archive.namelist() if ".dist-info/sboms/" in name)
         vendored = json.loads(archive.read(bill))["components"]
@@ -140,7 +140,7 @@ def test_two_builds_are_equal(wheel: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_a_call_runs_on_a_cluster_that_was_started_from_the_wheel(
+def test_a_cluster_from_the_wheel_runs_a_call(
     wheel: Path, tmp_path: Path, python: str
 ) -> None:
     is_this = python == f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -159,7 +159,7 @@ def test_a_call_runs_on_a_cluster_that_was_started_from_the_wheel(
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_type_checkers_find_the_mistakes_in_a_users_script_and_no_others(
+def test_type_checkers_find_exactly_the_errors_in_a_users_script(
     installed: Path, tmp_path: Path, checker: str
 ) -> None:
     pytest.importorskip(checker)

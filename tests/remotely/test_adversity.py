@@ -77,7 +77,7 @@ def test_an_actor_may_fork(cluster: str) -> None:
     assert wild.fork() == 7
 
 
-def test_a_child_that_returns_from_a_method_answers_nobody_and_ends(
+def test_a_forked_child_that_returns_from_a_method_ends_without_a_reply(
     cluster: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     wild = Wild()
@@ -113,7 +113,7 @@ def test_an_actor_may_use_multiprocessing_with_any_function(
     del sys.modules["beside_it"]
 
 
-def test_an_actor_that_is_stopped_is_waited_for(cluster: str) -> None:
+def test_calls_wait_for_a_stopped_actor(cluster: str) -> None:
     wild = Wild()
     pid = wild.pid()
     os.kill(pid, signal.SIGSTOP)
@@ -126,7 +126,7 @@ def test_an_actor_that_is_stopped_is_waited_for(cluster: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_who_holds_the_interpreter_for_longer_than_a_lease_kills_nobody(cluster: str) -> None:
+def test_holding_the_gil_for_longer_than_a_lease_harms_no_actor(cluster: str) -> None:
     wild, other = Wild(), Wild()
     pids = wild.pid(), other.pid()
     future = remotely.submit(wild.hold, 25)
@@ -152,7 +152,7 @@ def script(tmp_path: Path, body: str) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.parametrize("calls", ["wild.sleep.submit(100)", "[wild.sleep.submit(1)] * 50"])
-def test_a_script_that_ends_with_calls_under_way_ends_at_once(
+def test_a_script_with_pending_calls_exits_at_once(
     nothing_left: None, tmp_path: Path, calls: str
 ) -> None:
     running = script(tmp_path, f"wild = Wild()\nfutures = {calls}\nprint('over', flush=True)\n")
@@ -163,7 +163,7 @@ def test_a_script_that_ends_with_calls_under_way_ends_at_once(
     wait_until(lambda: not processes(str(tmp_path)), "the end of all")
 
 
-def test_without_descriptors_a_new_actor_is_refused_and_the_old_ones_answer(
+def test_a_client_without_descriptors_refuses_a_new_actor_and_the_old_ones_answer(
     nothing_left: None, tmp_path: Path
 ) -> None:
     running = script(
@@ -188,7 +188,7 @@ def test_without_descriptors_a_new_actor_is_refused_and_the_old_ones_answer(
     assert well == "True"
 
 
-def test_a_machine_without_descriptors_refuses_a_new_actor_and_makes_the_next(
+def test_a_worker_without_descriptors_refuses_a_new_actor_and_starts_the_next(
     embedded: None,
 ) -> None:
     wild = Wild()
@@ -219,7 +219,7 @@ def test_a_thousand_actors_in_one_group_start(nothing_left: None) -> None:
     assert len(set(wilds.pid())) == 1000
 
 
-def test_a_zygote_that_cannot_be_replaced_at_once_is_when_there_is_room_again(
+def test_a_zygote_that_cannot_be_replaced_is_retried(
     nothing_left: None, tmp_path: Path
 ) -> None:
     running = script(

@@ -165,11 +165,11 @@ def called(tree: ast.AST) -> set[str]:
     return {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
 
-def test_pure_files_import_nothing_that_acts() -> None:
+def test_pure_files_import_no_io() -> None:
     assert [stem for stem in PURE if roots(tree_of(stem)) & IMPURE] == []
 
 
-def test_pure_files_reach_none_that_acts() -> None:
+def test_pure_files_reach_no_io() -> None:
     reached: set[str] = set()
     todo = set(PURE)
     while todo:
@@ -207,12 +207,12 @@ def unpicklers(tree: ast.AST) -> Iterator[str]:
             yield f"zmq's {node.attr}"
 
 
-def test_the_code_unpickles_in_one_place() -> None:
+def test_only_the_codec_unpickles() -> None:
     found = [(stem, name) for stem in FILES for name in unpicklers(tree_of(stem))]
     assert found == [("values.codec", "pickle.loads")]
 
 
-def test_only_the_codec_knows_of_pickle() -> None:
+def test_only_the_codec_and_the_picklers_import_pickle() -> None:
     knowing = {(stem, name) for stem in FILES for name in roots(tree_of(stem)) & PICKLES}
     assert knowing == {
         ("values.codec", "pickle"),
@@ -253,7 +253,7 @@ def test_imports_between_packages_go_one_way() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_importing_a_file_needs_what_every_install_has() -> None:
+def test_importing_a_file_needs_only_required_dependencies() -> None:
     found = {
         stem: roots(at_import(tree_of(stem))) - STDLIB_AND_CORE - WITH_OPTIONAL.get(stem, set())
         for stem in FILES
@@ -273,7 +273,7 @@ def test_importing_a_file_needs_what_every_install_has() -> None:
         "futures.future",
     ],
 )
-def test_what_users_hold_knows_nothing_of_zeromq(stem: str) -> None:
+def test_public_objects_do_not_depend_on_zeromq(stem: str) -> None:
     assert "zmq" not in roots(tree_of(stem))
     packages = {file.partition(".")[0] for file in ours(at_import(tree_of(stem)))}
     assert not packages & {"client", "transport", "master", "worker"}
@@ -288,7 +288,7 @@ def test_what_users_hold_knows_nothing_of_zeromq(stem: str) -> None:
         *(file for file in FILES if file.startswith("transport.")),
     ],
 )
-def test_the_daemons_never_see_a_class(stem: str) -> None:
+def test_the_daemons_never_unpickle_a_class(stem: str) -> None:
     reached = ours(at_import(tree_of(stem)))
     assert not reached & {"values.codec", "api.remote_class", "api.handle"}
 
@@ -305,7 +305,7 @@ def clocks(tree: ast.AST) -> set[str]:
     return mentioned & WALL_CLOCKS
 
 
-def test_the_wall_clock_is_read_for_people_alone() -> None:
+def test_the_wall_clock_is_only_read_for_display() -> None:
     assert {(stem, name) for stem in FILES for name in clocks(tree_of(stem))} == (
         WALL_CLOCK_FOR_PEOPLE
     )
@@ -324,7 +324,7 @@ def test_importing_remotely_loads_nothing_heavy() -> None:
     assert loaded == "[]"
 
 
-def test_importing_remotely_starts_nothing_and_opens_nothing() -> None:
+def test_importing_remotely_has_no_side_effects() -> None:
     difference = run(
         "import ctypes, os, threading, psutil\n"  # from libffi 3.5 on, ctypes opens its file
         "me = psutil.Process()\n"

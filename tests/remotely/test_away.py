@@ -54,7 +54,7 @@ def status(machines: Started) -> Status:
         client.shutdown()
 
 
-def test_an_actor_is_made_elsewhere_when_the_worker_of_a_machine_was_killed(
+def test_actors_are_placed_elsewhere_when_a_worker_was_killed(
     machines: Started,
 ) -> None:
     (killed,) = daemons(machines.homes[0], "remotely.worker")
@@ -68,7 +68,7 @@ def test_an_actor_is_made_elsewhere_when_the_worker_of_a_machine_was_killed(
     machines.join(machines.homes[0])
 
 
-def test_a_worker_that_was_killed_and_joins_again_is_back_at_once_and_its_actors_are_gone(
+def test_a_killed_worker_rejoins_at_once_and_its_actors_are_restarted(
     machines: Started,
 ) -> None:
     counter = remotely.options(Counter, machine="127.0.0.2", max_restarts=1)()
@@ -91,7 +91,7 @@ def test_a_worker_that_was_killed_and_joins_again_is_back_at_once_and_its_actors
     assert counter.add() == 1
 
 
-def test_calls_wait_until_the_machine_of_a_killed_worker_is_back_and_use_no_try_up(
+def test_calls_wait_for_a_killed_workers_machine_without_using_up_retries(
     machines: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channels, "OBITUARY_WAIT_S", 0.05)
@@ -110,7 +110,7 @@ def test_calls_wait_until_the_machine_of_a_killed_worker_is_back_and_use_no_try_
     assert [repeated.result(), submitted.result()] == [1, 2]
 
 
-def test_actors_of_a_machine_that_leaves_are_lost_and_live_on_elsewhere(machines: Started) -> None:
+def test_actors_of_a_leaving_machine_are_lost_or_restarted_elsewhere(machines: Started) -> None:
     counters = [remotely.options(Counter, max_restarts=n // 2)() for n in range(4)]
     homes = [psutil.Process(counter.pid()).environ()["REMOTELY_HOME"] for counter in counters]
     (leaving,) = set(homes[:2]) & set(homes[2:]) - {homes[0]}
@@ -130,7 +130,7 @@ def test_actors_of_a_machine_that_leaves_are_lost_and_live_on_elsewhere(machines
     machines.join(Path(leaving))
 
 
-def test_a_new_master_answers_when_the_workers_have_come_back(machines: Started) -> None:
+def test_a_new_master_answers_once_its_workers_have_registered(machines: Started) -> None:
     store = remotely.options(Counter, name="store", detached=True)()
     pid = store.pid()
     workers = [pid for home in machines.homes for pid in daemons(home, "remotely.worker")]
@@ -156,7 +156,7 @@ def test_a_new_master_answers_when_the_workers_have_come_back(machines: Started)
     wait_until(lambda: len(status(machines).workers) == 3, "the return of both workers")
 
 
-def test_an_actor_that_died_while_there_was_no_master_is_restarted(machines: Started) -> None:
+def test_an_actor_that_died_without_a_master_is_restarted_by_the_next(machines: Started) -> None:
     counter = remotely.options(Counter, max_restarts=1)()
     assert counter.add() == 1
     (master,) = daemons(machines.home, "remotely.master")

@@ -62,7 +62,7 @@ def died(cluster: str, tmp_path: Path) -> Any:
     return actor
 
 
-def test_submit_returns_and_the_calls_run_in_order_in_the_next_life(
+def test_submitted_calls_run_in_order_after_the_restart(
     died: Any, tmp_path: Path
 ) -> None:
     futures = [died.note.submit(number) for number in range(5)]
@@ -79,7 +79,7 @@ def test_a_timeout_counts_from_the_call(died: Any, tmp_path: Path) -> None:
     assert died.all() == []
 
 
-def test_a_call_is_taken_back(died: Any, tmp_path: Path) -> None:
+def test_a_pending_call_is_cancelled(died: Any, tmp_path: Path) -> None:
     first, second = died.note.submit(1), died.note.submit(2)
     assert first.cancel()
     (tmp_path / "go").touch()
@@ -88,7 +88,7 @@ def test_a_call_is_taken_back(died: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["a value", "a future that is done"])
-def test_calls_after_one_that_broke_the_connection_leave_on_the_next(
+def test_calls_after_a_broken_connection_are_sent_on_the_next(
     here: None, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     actor, other = Echo(), Echo()
@@ -102,7 +102,7 @@ def test_calls_after_one_that_broke_the_connection_leave_on_the_next(
         lost.result()
 
 
-def test_a_call_that_is_to_be_repeated_is_taken_back(cluster: str, tmp_path: Path) -> None:
+def test_a_call_that_waits_for_its_retry_is_cancelled(cluster: str, tmp_path: Path) -> None:
     actor = Reborn(tmp_path)
     lost = actor.die_or_note.submit(1)
     wait_until((tmp_path / "waits").exists, "its next life begins")
@@ -113,7 +113,7 @@ def test_a_call_that_is_to_be_repeated_is_taken_back(cluster: str, tmp_path: Pat
     assert actor.all() == []
 
 
-def test_a_call_that_is_repeated_runs_before_those_made_after_it(
+def test_a_retried_call_runs_before_later_calls(
     cluster: str, tmp_path: Path
 ) -> None:
     actor = Reborn(tmp_path)

@@ -153,7 +153,7 @@ class Boss:
         return group.add(number)
 
 
-def test_a_call_runs_in_another_process_and_keeps_its_object(cluster: str) -> None:
+def test_calls_run_in_another_process_on_one_object(cluster: str) -> None:
     echo = Echo(5)
 
     assert echo.add(2) == 7
@@ -195,7 +195,7 @@ def test_arrays_arrive_equal_writable_and_private(cluster: str, size: int) -> No
     assert np.array_equal(sent, np.arange(size, dtype=np.float32))
 
 
-def test_a_ref_is_pickled_once_and_arrives_as_the_value(cluster: str) -> None:
+def test_a_ref_arrives_as_the_value(cluster: str) -> None:
     echo = Echo()
     ref = remotely.put(np.ones(50_000))
 
@@ -203,7 +203,7 @@ def test_a_ref_is_pickled_once_and_arrives_as_the_value(cluster: str) -> None:
     assert echo.echo({"inside": ref})["inside"].shape == (50_000,)
 
 
-def test_submit_returns_at_once_and_its_future_carries_the_value(
+def test_submit_returns_at_once_and_its_future_has_the_value(
     cluster: str, tmp_path: Path
 ) -> None:
     echo = Echo()
@@ -262,7 +262,7 @@ def test_a_done_callback_may_call_the_same_actor_and_wait(here: None) -> None:
     assert answers == [11]
 
 
-def test_a_done_callback_that_asks_the_master_is_told_that_it_cannot(
+def test_a_done_callback_cannot_send_requests_to_the_master(
     here: None, tmp_path: Path
 ) -> None:
     echo, told = Echo(), threading.Event()
@@ -306,7 +306,7 @@ def test_blocking_and_submitted_calls_of_many_threads_do_not_lose_a_reply(here: 
     assert answers == [(-n, n) for n in range(300)]
 
 
-def test_attributes_are_read_and_written_over_there(cluster: str) -> None:
+def test_attributes_are_read_and_written_in_the_actor(cluster: str) -> None:
     echo = Echo(3)
 
     echo.value = 20
@@ -348,7 +348,7 @@ def test_async_methods_interleave(cluster: str) -> None:
     assert clock.peak() == 5
 
 
-def test_an_async_actor_takes_in_the_call_for_which_thousands_of_others_wait(cluster: str) -> None:
+def test_an_async_actor_runs_thousands_of_calls_at_a_time(cluster: str) -> None:
     clock = Clock()
     waiting = [clock.wait_for_noon.submit() for _ in range(2_000)]
     clock.strike_noon.submit().result()
@@ -356,7 +356,7 @@ def test_an_async_actor_takes_in_the_call_for_which_thousands_of_others_wait(clu
         assert future.result() is None
 
 
-def test_concurrency_runs_so_many_calls_at_a_time(cluster: str) -> None:
+def test_concurrency_is_the_number_of_calls_at_a_time(cluster: str) -> None:
     meeting = Meeting()
 
     arrived = [meeting.meet.submit() for _ in range(4)]
@@ -400,7 +400,7 @@ def test_a_group_can_be_made_of_handles_and_travels(here: None) -> None:
         remotely.Group([1])
 
 
-def test_one_failing_member_lets_the_others_finish_first(here: None) -> None:
+def test_a_group_call_waits_for_all_members_before_it_raises(here: None) -> None:
     echoes = remotely.group(Echo, 2)
     echoes[0].value = "not a number"
 
@@ -447,7 +447,7 @@ def test_modules_beside_the_script_travel_by_value(cluster: str, tmp_path: Any) 
     assert Scaler().scale(4) == 12
 
 
-def test_calls_that_leave_together_are_answered_in_order_and_errors_among_them(
+def test_calls_sent_together_are_answered_in_order_with_their_errors(
     cluster: str,
 ) -> None:
     echo = Echo()
@@ -475,7 +475,7 @@ def test_a_result_is_not_held_back_by_the_call_after_it(here: None, tmp_path: An
     assert [future.result() for future in more] == list(range(60))
 
 
-def test_what_is_held_leaves_without_anybody_waiting(here: None) -> None:
+def test_held_calls_are_sent_without_a_waiter(here: None) -> None:
     echo = Echo()
     arrived: list[int] = []
     for i in range(100):
@@ -485,7 +485,7 @@ def test_what_is_held_leaves_without_anybody_waiting(here: None) -> None:
     wait_until(lambda: all(future.done() for future in futures), "and again, without callbacks")
 
 
-def test_what_was_answered_before_an_exit_in_the_same_crowd_arrives(here: None) -> None:
+def test_replies_before_an_exit_in_the_same_batch_arrive(here: None) -> None:
     echo = Echo()
     assert echo.echo(0) == 0
     before = [echo.echo.submit(i) for i in range(60)]
@@ -502,7 +502,7 @@ def test_a_value_of_more_arrays_than_a_message_has_frames_arrives(here: None) ->
     assert [int(array[0]) for array in Echo().echo(many)] == list(range(5000))
 
 
-def test_what_is_too_large_is_told_to_its_caller_and_the_next_call_works(
+def test_a_too_large_call_raises_and_the_next_call_works(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", 1 << 20)
@@ -514,7 +514,7 @@ def test_what_is_too_large_is_told_to_its_caller_and_the_next_call_works(
 
 
 @pytest.mark.zeromq
-def test_an_actor_is_made_once_whoever_asks_for_it_again(cluster: str) -> None:
+def test_a_second_request_to_construct_an_actor_is_refused(cluster: str) -> None:
     echo = Echo(7)
     line = remote_of(echo).channel
     nothing = codec.encode((Echo, (), {}))
@@ -528,7 +528,7 @@ def test_an_actor_is_made_once_whoever_asks_for_it_again(cluster: str) -> None:
     assert echo.value == 7
 
 
-def test_a_call_that_is_held_is_taken_back_without_a_word_to_the_actor(
+def test_a_held_call_is_cancelled_locally(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "LOOK_S", 3600)  # what is held leaves when somebody waits
@@ -551,7 +551,7 @@ def test_a_call_that_is_held_is_taken_back_without_a_word_to_the_actor(
     assert not later.cancel()
 
 
-def test_cancelling_while_calls_leave_and_are_answered_never_tells_a_lie(here: None) -> None:
+def test_cancel_agrees_with_what_ran_while_calls_are_sent_and_answered(here: None) -> None:
     echo = Echo()
     cancelled: set[int] = set()
     for begin in range(0, 2000, 200):

@@ -51,7 +51,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 # --- start, status, logs, stop --------------------------------------------------------------------
 
 
-def test_a_cluster_is_started_used_watched_and_stopped(machine: Machine, port: int) -> None:
+def test_a_cluster_is_started_used_inspected_and_stopped(machine: Machine, port: int) -> None:
     said = machine.does("start", "--port", port, "--cpus", 3)
     assert f'remotely.connect("127.0.0.1:{port}")' in said
     assert f"remotely join 127.0.0.1:{port} --key worker.key" in said
@@ -148,7 +148,7 @@ def test_two_scripts_may_have_actors_of_the_same_class(running: Running) -> None
             assert "the total is" in machine.does("logs", actor["actor"], "--port", port)
 
 
-def test_two_clusters_on_one_machine_stop_each_alone(machine: Machine, port: int) -> None:
+def test_two_clusters_on_one_machine_stop_independently(machine: Machine, port: int) -> None:
     other = free_port()
     machine.does("start", "--port", port)
     machine.does("start", "--port", other)
@@ -161,7 +161,7 @@ def test_two_clusters_on_one_machine_stop_each_alone(machine: Machine, port: int
     machine.does("stop", "--port", other)
 
 
-def test_a_key_that_begins_with_a_dash_is_no_option(machine: Machine) -> None:
+def test_a_key_that_begins_with_a_dash_is_not_an_option(machine: Machine) -> None:
     key_files.make_keys(machine.keys)
     said = machine.refuses("keys", "revoke", "-]c/=]:7Il+:5NgtT3&06$D2eWp/D[x7Jg7O49tN")
     assert "is neither a key" in said
@@ -178,7 +178,7 @@ def test_a_stopped_cluster_starts_again_with_the_same_keys(machine: Machine, por
     machine.does("stop", "--port", port)
 
 
-def test_stop_ends_actors_whose_scripts_still_run(machine: Machine, port: int) -> None:
+def test_stop_ends_detached_actors(machine: Machine, port: int) -> None:
     machine.does("start", "--port", port)
     with machine.script(port, "dict(detached=True, name='store')") as script:
         add(script, 1)
@@ -205,7 +205,7 @@ def test_of_two_starts_at_once_one_starts_a_cluster(machine: Machine, port: int)
 # --- what cannot be started -----------------------------------------------------------------------
 
 
-def test_a_second_start_at_a_port_says_who_has_it_and_how_to_end_it(running: Running) -> None:
+def test_a_second_start_at_a_port_names_the_running_master(running: Running) -> None:
     machine, port = running
     why = machine.refuses("start", "--port", port)
     assert str(machine.pids(port)["master"]) in why
@@ -222,7 +222,7 @@ def test_a_port_in_use_is_named_with_its_holder(machine: Machine, port: int) -> 
 
 
 @pytest.mark.parametrize("host", ["192.0.2.7", "no.such.host.invalid", "a..b"])
-def test_an_address_of_no_card_here_is_refused(machine: Machine, port: int, host: str) -> None:
+def test_an_address_of_another_machine_is_refused(machine: Machine, port: int, host: str) -> None:
     assert "no address of this machine" in machine.refuses("start", "--port", port, "--host", host)
 
 
@@ -246,7 +246,7 @@ def test_a_machine_gives_away_resources_of_ones_own(machine: Machine, port: int)
     machine.does("stop", "--port", port)
 
 
-def test_what_is_written_wrongly_is_told_before_anything_starts(machine: Machine) -> None:
+def test_invalid_arguments_are_refused_before_anything_starts(machine: Machine) -> None:
     for command in (
         ["start", "--port", 0],
         ["start", "--cpus", -1],
@@ -262,7 +262,7 @@ def test_what_is_written_wrongly_is_told_before_anything_starts(machine: Machine
     assert "from 1 to 65535" in machine.refuses("status", "nowhere:99999")
 
 
-def test_started_everywhere_a_cluster_gives_a_real_address(machine: Machine, port: int) -> None:
+def test_a_cluster_on_all_addresses_announces_a_real_one(machine: Machine, port: int) -> None:
     said = machine.does("start", "--port", port, "--host", "0.0.0.0")
     (worker,) = machine.status(port)["machines"]
     assert worker["address"] != "0.0.0.0"
@@ -272,7 +272,7 @@ def test_started_everywhere_a_cluster_gives_a_real_address(machine: Machine, por
     machine.does("stop", "--port", port)
 
 
-def test_stop_means_the_cluster_of_remotely_address_if_that_is_of_this_machine(
+def test_stop_uses_remotely_address_only_for_this_machine(
     machine: Machine, port: int
 ) -> None:
     machine.does("start", "--port", port)
@@ -281,7 +281,7 @@ def test_stop_means_the_cluster_of_remotely_address_if_that_is_of_this_machine(
     assert "has ended" in machine.does("stop", REMOTELY_ADDRESS=f"127.0.0.1:{port}")
 
 
-def test_the_commands_say_that_a_ray_cluster_is_not_theirs(machine: Machine) -> None:
+def test_the_commands_refuse_a_ray_cluster(machine: Machine) -> None:
     for address in ("ray:auto", "ray:local", "ray:head:6379"):
         for command in (["status"], ["logs", "a"], ["kill", "a"], ["stop"]):
             why = machine.refuses(*command, REMOTELY_ADDRESS=address)
@@ -291,7 +291,7 @@ def test_the_commands_say_that_a_ray_cluster_is_not_theirs(machine: Machine) -> 
     assert "no machine 'ray'" in machine.refuses("status", "ray:8010")  # a host of that name
 
 
-def test_where_nothing_runs_every_command_says_so(machine: Machine, port: int) -> None:
+def test_without_a_cluster_each_command_says_so(machine: Machine, port: int) -> None:
     for command in ("stop", "status", "logs"):
         why = machine.refuses(command, "--port", port)
         assert f"no cluster runs at port {port} on this machine" in why
@@ -337,7 +337,7 @@ def test_a_machine_that_has_joined_can_leave_and_the_cluster_goes_on(
         assert add(script, 1) == 1
 
 
-def test_a_machine_leaves_at_once_while_it_still_imports_what_its_actors_need(
+def test_a_machine_leaves_at_once_while_its_zygote_is_importing(
     machines: Any, running: Running
 ) -> None:
     (first, port), second = running, machines("second")
@@ -351,7 +351,7 @@ def test_a_machine_leaves_at_once_while_it_still_imports_what_its_actors_need(
     assert len(first.status(port)["machines"]) == 1
 
 
-def test_joining_nothing_says_what_was_tried_and_how_to_start_one(machines: Any, port: int) -> None:
+def test_joining_without_a_master_says_how_to_start_one(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
     key_files.make_keys(first.keys)
     key = copied_key(first, second)
@@ -362,7 +362,7 @@ def test_joining_nothing_says_what_was_tried_and_how_to_start_one(machines: Any,
     assert "no machine 'no.such.host.invalid'" in why
 
 
-def test_the_key_of_another_cluster_is_refused_in_words(machines: Any, running: Running) -> None:
+def test_the_key_of_another_cluster_is_refused_with_an_explanation(machines: Any, running: Running) -> None:
     (first, port), second = running, machines("second")
     key_files.make_keys(second.keys)
     key = second.keys / "worker.key"
@@ -373,7 +373,7 @@ def test_the_key_of_another_cluster_is_refused_in_words(machines: Any, running: 
     assert len(first.status(port)["machines"]) == 1
 
 
-def test_the_key_of_another_role_is_refused_in_words(machines: Any, running: Running) -> None:
+def test_the_key_of_another_role_is_refused_with_an_explanation(machines: Any, running: Running) -> None:
     (first, port), second = running, machines("second")
     second.home.mkdir()
     address = f"127.0.0.1:{port}"
@@ -385,7 +385,7 @@ def test_the_key_of_another_role_is_refused_in_words(machines: Any, running: Run
     assert "client.key" in second.refuses("status", address, "--key", key)
 
 
-def test_what_listens_there_but_is_no_master_is_told_as_such(machines: Any, port: int) -> None:
+def test_a_listener_that_is_not_a_master_is_reported(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
     key_files.make_keys(first.keys)
     key = copied_key(first, second)
@@ -406,7 +406,7 @@ def test_what_listens_there_but_is_no_master_is_told_as_such(machines: Any, port
             thread.join()
 
 
-def test_another_version_of_the_protocol_is_refused_in_words(
+def test_another_protocol_version_is_refused_with_an_explanation(
     machines: Any, running: Running, tmp_path: Path
 ) -> None:
     (first, port), second = running, machines("second")
@@ -442,7 +442,7 @@ class Logs:
         return self.asked[-1]
 
 
-def test_the_logs_of_all_actors_are_asked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logs_of_all_actors_are_requested_together(monkeypatch: pytest.MonkeyPatch) -> None:
     locations = [SimpleNamespace(actor=f"{n}", name=f"Counter-{n}") for n in range(3)]
     actors = [SimpleNamespace(location=location) for location in locations]
     monkeypatch.setattr(inspect, "living_actors", lambda client: actors)
@@ -458,7 +458,7 @@ def test_the_logs_of_all_actors_are_asked_for_together(monkeypatch: pytest.Monke
 # --- daemons that are killed ----------------------------------------------------------------------
 
 
-def test_after_its_worker_is_killed_a_cluster_stops_without_a_trace(
+def test_a_cluster_with_a_killed_worker_stops_cleanly(
     machine: Machine, port: int
 ) -> None:
     machine.does("start", "--port", port)
@@ -468,7 +468,7 @@ def test_after_its_worker_is_killed_a_cluster_stops_without_a_trace(
     machine.does("stop", "--port", port)
 
 
-def test_after_its_master_is_killed_a_cluster_stops_without_a_trace(
+def test_a_cluster_with_a_killed_master_stops_cleanly(
     machine: Machine, port: int
 ) -> None:
     machine.does("start", "--port", port)
@@ -478,7 +478,7 @@ def test_after_its_master_is_killed_a_cluster_stops_without_a_trace(
     machine.does("stop", "--port", port)
 
 
-def test_when_both_daemons_were_killed_stop_takes_away_what_they_left(
+def test_stop_cleans_up_after_both_daemons_were_killed(
     machine: Machine, port: int
 ) -> None:
     machine.does("start", "--port", port)
@@ -511,7 +511,7 @@ def test_a_new_master_takes_over_the_worker_and_its_actors(machine: Machine, por
     machine.does("stop", "--port", port)
 
 
-def test_a_machine_that_is_on_the_cluster_already_joins_again_only_with_a_number_of_cpus(
+def test_a_second_worker_on_a_machine_needs_a_number_of_cpus(
     machine: Machine, port: int
 ) -> None:
     machine.does("start", "--port", port, "--cpus", 1)

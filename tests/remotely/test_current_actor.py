@@ -62,7 +62,7 @@ def test_an_actor_can_pass_itself_to_others(cluster: str) -> None:
         _ = me.handle
 
 
-def test_what_is_no_actor_has_no_current_actor(
+def test_outside_an_actor_there_is_no_current_actor(
     cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert remotely.current_actor() is None

@@ -138,7 +138,7 @@ class Cancelled:
         return 1
 
 
-def test_a_cancelled_error_of_a_plain_method_is_an_answer_and_ends_nobody(here: None) -> None:
+def test_a_cancelled_error_of_a_plain_method_is_sent_to_the_caller(here: None) -> None:
     actor = Cancelled()
     with pytest.raises(asyncio.CancelledError):
         actor.run()
@@ -165,7 +165,7 @@ class Halt(BaseException):
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, Halt])
-def test_an_interrupt_that_a_method_raises_is_an_answer_and_ends_nobody(
+def test_an_interrupt_raised_by_a_method_is_sent_to_the_caller(
     here: None, kind: type[BaseException]
 ) -> None:
     actor = Cancelled()
@@ -176,7 +176,7 @@ def test_an_interrupt_that_a_method_raises_is_an_answer_and_ends_nobody(
     assert actor.count() == 1
 
 
-def test_so_is_that_of_an_async_or_a_batched_method(here: None) -> None:
+def test_an_interrupt_raised_by_an_async_or_batched_method_is_sent_to_the_caller(here: None) -> None:
     actor: Any = Interrupted()
     for method, arguments in ((actor.later, ()), (actor.many, (1,))):
         with pytest.raises(KeyboardInterrupt):
@@ -184,7 +184,7 @@ def test_so_is_that_of_an_async_or_a_batched_method(here: None) -> None:
     assert actor.count() == 1
 
 
-def test_what_a_method_raises_arrives_as_itself_with_its_remote_traceback(cluster: str) -> None:
+def test_an_exception_arrives_with_its_type_and_its_remote_traceback(cluster: str) -> None:
     worker = Worker()
 
     with pytest.raises(ValueError, match="a bad value") as raised:
@@ -195,7 +195,7 @@ def test_what_a_method_raises_arrives_as_itself_with_its_remote_traceback(cluste
     assert worker.work() == 1
 
 
-def test_an_error_arrives_as_itself_though_its_class_does_not_take_its_args(cluster: str) -> None:
+def test_exceptions_whose_class_does_not_accept_their_args_are_raised_passed_and_returned(cluster: str) -> None:
     worker = Worker()
 
     with pytest.raises(Odd, match="404: not found") as raised:
@@ -237,7 +237,7 @@ def test_a_remote_traceback_names_the_actor_its_process_and_its_machine(cluster:
 
 
 @pytest.mark.parametrize("kind", ["choosy", "locked"])
-def test_an_error_that_cannot_travel_arrives_as_text(here: None, kind: str) -> None:
+def test_an_exception_that_cannot_be_pickled_arrives_as_text(here: None, kind: str) -> None:
     worker = Worker()
 
     with pytest.raises(remotely.ActorRaised, match=kind.title()):
@@ -245,14 +245,14 @@ def test_an_error_that_cannot_travel_arrives_as_text(here: None, kind: str) -> N
     assert worker.work() == 1
 
 
-def test_a_constructor_that_raises_tells_where_the_object_is_made(cluster: str) -> None:
+def test_an_exception_of_a_constructor_is_raised_at_the_caller(cluster: str) -> None:
     with pytest.raises(ValueError, match="no such tool") as raised:
         Worker("raise")
 
     assert "__init__" in str(raised.value.__cause__)
 
 
-def test_a_process_that_ends_in_the_constructor_is_told(here: None) -> None:
+def test_a_process_that_exits_in_the_constructor_is_reported(here: None) -> None:
     with pytest.raises(remotely.ActorDied) as died:
         Worker("exit")
 
@@ -264,7 +264,7 @@ def test_a_process_that_ends_in_the_constructor_is_told(here: None) -> None:
     ("how", "exit_"),
     [("exit", 7), ("sys.exit", 8), ("segfault", "SIGSEGV"), ("SIGKILL", "SIGKILL")],
 )
-def test_a_death_names_its_exit_and_the_last_words(cluster: str, how: str, exit_: Any) -> None:
+def test_a_death_is_reported_with_exit_and_stderr(cluster: str, how: str, exit_: Any) -> None:
     worker = Worker()
     waiting = worker.work.submit()
     waiting.result()
@@ -281,7 +281,7 @@ def test_a_death_names_its_exit_and_the_last_words(cluster: str, how: str, exit_
     assert not again.value.may_have_run
 
 
-def test_an_exit_on_a_thread_of_an_actor_is_told_too(here: None) -> None:
+def test_an_exit_on_a_thread_of_an_actor_is_reported(here: None) -> None:
     worker = remotely.options(Worker, concurrency=2)()
 
     with pytest.raises(remotely.ActorDied) as died:
@@ -337,7 +337,7 @@ class BusyLoop(Busy):
         (BusyLoop, "hold_two", 3, 6),
     ],
 )
-def test_of_the_calls_of_an_actor_that_died_those_that_had_not_begun_did_not_run(
+def test_calls_that_had_not_begun_when_the_actor_died_did_not_run(
     cluster: str, tmp_path: Path, cls: type, method: str, concurrency: int, begun: int
 ) -> None:
     busy = remotely.options(cls, concurrency=concurrency, max_restarts=1)()
@@ -356,7 +356,7 @@ def test_of_the_calls_of_an_actor_that_died_those_that_had_not_begun_did_not_run
     assert doubts == [file.exists() for file in files]
 
 
-def test_a_call_that_ran_may_have_run_although_its_connection_was_never_heard_of(
+def test_a_running_call_may_have_run_even_without_a_connection_event(
     here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The news of a death comes from the master, and may overtake those of the connection."""
@@ -371,7 +371,7 @@ def test_a_call_that_ran_may_have_run_although_its_connection_was_never_heard_of
     assert died.value.may_have_run
 
 
-def test_an_unknown_method_is_told_before_the_call_leaves(here: None) -> None:
+def test_an_unknown_method_is_refused_before_the_call_is_sent(here: None) -> None:
     worker = Worker()
 
     with pytest.raises(AttributeError, match="did you mean 'work'"):
@@ -380,7 +380,7 @@ def test_an_unknown_method_is_told_before_the_call_leaves(here: None) -> None:
         print(worker.tol)
 
 
-def test_unknown_options_and_bad_values_are_told_at_the_decorator() -> None:
+def test_unknown_options_and_invalid_values_are_refused_at_the_decorator() -> None:
     with pytest.raises(TypeError, match="did you mean 'cpus'"):
         remotely.options(Worker, cpu=2)
     with pytest.raises(ValueError, match="gpus"):
@@ -391,7 +391,7 @@ def test_unknown_options_and_bad_values_are_told_at_the_decorator() -> None:
         remotely.options(int)
 
 
-def test_an_argument_that_does_not_pickle_is_named_and_nothing_leaves(here: None) -> None:
+def test_an_argument_that_cannot_be_pickled_is_named(here: None) -> None:
     worker = Worker()
 
     with pytest.raises(remotely.NotPicklable, match=r"args\[0\]\['key'\]\[1\].*lock"):
@@ -401,7 +401,7 @@ def test_an_argument_that_does_not_pickle_is_named_and_nothing_leaves(here: None
     assert worker.work(2) == 2
 
 
-def test_a_result_that_does_not_pickle_is_named_and_the_actor_lives(here: None) -> None:
+def test_a_result_that_cannot_be_pickled_is_named_and_the_actor_lives(here: None) -> None:
     worker = Worker()
 
     with pytest.raises(remotely.NotPicklable, match=r"the result of lock.*lock"):
@@ -421,7 +421,7 @@ def test_a_hostile_argument_harms_only_its_own_call(here: None) -> None:
     assert other.work(3) == 3
 
 
-def test_a_call_that_takes_too_long_times_out_and_still_runs(here: None, tmp_path: Path) -> None:
+def test_a_call_that_times_out_is_still_running(here: None, tmp_path: Path) -> None:
     worker = Worker()
 
     slow = worker.once_there_is.submit(tmp_path / "gate")
@@ -434,7 +434,7 @@ def test_a_call_that_takes_too_long_times_out_and_still_runs(here: None, tmp_pat
     assert slow.result() is None
 
 
-def test_more_than_there_will_ever_be_is_refused_at_once(cluster: str) -> None:
+def test_a_request_that_can_never_be_met_is_refused_at_once(cluster: str) -> None:
     with pytest.raises(remotely.NoResources, match="999 CPUs"):
         remotely.options(Worker, cpus=999)()
     with pytest.raises(remotely.NoResources, match="GPU"):
@@ -443,7 +443,7 @@ def test_more_than_there_will_ever_be_is_refused_at_once(cluster: str) -> None:
         remotely.options(Worker, memory="900TiB")()
 
 
-def test_no_room_now_waits_says_so_and_gives_up_after_a_bound(
+def test_a_request_waits_for_resources_with_one_line_and_gives_up_after_its_patience(
     nothing_left: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     remotely.connect(cpus=4, patience_s=3)
@@ -462,7 +462,7 @@ def test_no_room_now_waits_says_so_and_gives_up_after_a_bound(
     assert first.work() == 1
 
 
-def test_an_actor_without_patience_is_made_now_or_not_at_all(nothing_left: None) -> None:
+def test_without_patience_an_actor_is_placed_at_once_or_refused(nothing_left: None) -> None:
     remotely.connect(cpus=1)
     first = remotely.options(Worker, cpus=1, patience_s=0)()
     with pytest.raises(remotely.NoResources, match="no room: Worker asks for 1 CPU"):
@@ -472,7 +472,7 @@ def test_an_actor_without_patience_is_made_now_or_not_at_all(nothing_left: None)
     assert first.work() == 1
 
 
-def test_a_group_that_a_scripts_own_cluster_can_never_hold_is_refused_at_once(
+def test_a_group_that_an_embedded_cluster_can_never_hold_is_refused_at_once(
     nothing_left: None,
 ) -> None:
     remotely.connect(cpus=2)
@@ -482,7 +482,7 @@ def test_a_group_that_a_scripts_own_cluster_can_never_hold_is_refused_at_once(
     assert remotely.group(Worker, 2).work() == [1, 1]
 
 
-def test_room_that_comes_free_goes_to_who_waits(nothing_left: None) -> None:
+def test_freed_resources_go_to_the_waiting_request(nothing_left: None) -> None:
     remotely.connect(cpus=1)
     first = Worker()
     threading.Timer(0.3, remotely.close, [first]).start()
@@ -490,7 +490,7 @@ def test_room_that_comes_free_goes_to_who_waits(nothing_left: None) -> None:
     assert Worker().work(5) == 5
 
 
-def test_a_taken_name_is_told(here: None) -> None:
+def test_a_taken_name_is_refused(here: None) -> None:
     held = remotely.options(Worker, name="unique")()
 
     with pytest.raises(remotely.NameTaken, match=r"get_actor\('unique'\).*kill.*another name"):
@@ -498,7 +498,7 @@ def test_a_taken_name_is_told(here: None) -> None:
     assert held.work() == 1
 
 
-def test_memory_beyond_the_limit_ends_that_actor_alone(here: None) -> None:
+def test_exceeding_the_memory_limit_ends_only_that_actor(here: None) -> None:
     worker, other = remotely.options(Worker, memory="400MiB")(), Worker()
     assert worker.eat(1) == 1 << 20
 
@@ -508,7 +508,7 @@ def test_memory_beyond_the_limit_ends_that_actor_alone(here: None) -> None:
     assert other.work() == 1
 
 
-def test_an_address_with_nothing_behind_it_says_how_to_start_one(nothing_left: None) -> None:
+def test_connecting_without_a_master_says_how_to_start_one(nothing_left: None) -> None:
     port = free_port()
 
     with pytest.raises(remotely.MasterLost, match=f"remotely start .*--port {port}") as refused:
@@ -517,19 +517,19 @@ def test_an_address_with_nothing_behind_it_says_how_to_start_one(nothing_left: N
     assert "waited" not in str(refused.value)
 
 
-def test_who_names_a_patience_waits_for_the_cluster_too(nothing_left: None) -> None:
+def test_with_patience_connect_waits_for_the_master(nothing_left: None) -> None:
     with pytest.raises(remotely.MasterLost, match=r"\(waited for it for 0\.5 s\)"):
         remotely.connect(f"127.0.0.1:{free_port()}", patience_s=0.5)
 
 
-def test_an_address_whose_machine_is_unknown_is_told_as_such(nothing_left: None) -> None:
+def test_an_unknown_host_is_reported(nothing_left: None) -> None:
     with pytest.raises(
         remotely.MasterLost, match=r"no machine 'no\.such\.invalid'.*how it is spelt"
     ):
         remotely.connect("no.such.invalid:8010")
 
 
-def test_a_key_that_is_missing_is_told_with_who_named_it(
+def test_a_missing_key_is_reported_with_the_option_that_named_it(
     nothing_left: None, started: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("REMOTELY_HOME", str(tmp_path))
@@ -542,7 +542,7 @@ def test_a_key_that_is_missing_is_told_with_who_named_it(
         remotely.connect(started.address)
 
 
-def test_something_else_at_the_address_is_told(nothing_left: None, started: Any) -> None:
+def test_another_server_at_the_address_is_reported(nothing_left: None, started: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         threading.Thread(target=_answer_as_http, args=[other], daemon=True).start()
         port = other.getsockname()[1]
@@ -550,7 +550,7 @@ def test_something_else_at_the_address_is_told(nothing_left: None, started: Any)
             remotely.connect(f"127.0.0.1:{port}", key=started.key)
 
 
-def test_a_missing_or_wrong_key_is_refused_in_words(
+def test_a_missing_or_wrong_key_is_refused_with_an_explanation(
     nothing_left: None, started: Any, tmp_path: Any
 ) -> None:
     with pytest.raises(remotely.NotAllowed, match="no key"):
@@ -565,12 +565,12 @@ def test_a_missing_or_wrong_key_is_refused_in_words(
         remotely.connect(started.address, key=tmp_path / "keys" / "client.key")
 
 
-def test_connecting_twice_is_told(here: None) -> None:
+def test_connecting_twice_is_refused(here: None) -> None:
     with pytest.raises(remotely.RemotelyError, match="connected already"):
         remotely.connect()
 
 
-def test_a_forked_child_is_told_and_does_not_hang(here: None) -> None:
+def test_a_forked_child_is_refused_and_does_not_hang(here: None) -> None:
     worker = Worker()
     read, write = os.pipe()
     child = os.fork()
@@ -590,7 +590,7 @@ def test_a_forked_child_is_told_and_does_not_hang(here: None) -> None:
 
 
 @pytest.mark.promise("output")
-def test_what_actors_print_reaches_the_terminal_with_their_names(
+def test_output_of_actors_reaches_the_terminal_with_their_names(
     cluster: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     @remotely.remote_class
@@ -629,7 +629,7 @@ def test_options_reach_the_process_before_its_imports(cluster: str) -> None:
     assert Look().env("OMP_NUM_THREADS") == "2"
 
 
-def test_gpus_are_given_one_by_one_and_taken_back(nothing_left: None) -> None:
+def test_gpus_are_assigned_one_by_one_and_returned(nothing_left: None) -> None:
     @remotely.remote_class(gpus=1)
     class Look:
         def gpu(self) -> str | None:
@@ -646,7 +646,7 @@ def test_gpus_are_given_one_by_one_and_taken_back(nothing_left: None) -> None:
     assert Look().gpu() == freed
 
 
-def test_shipped_files_are_there(nothing_left: None, tmp_path: Any, monkeypatch: Any) -> None:
+def test_shipped_files_are_available(nothing_left: None, tmp_path: Any, monkeypatch: Any) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "words.txt").write_text("one two")
     (tmp_path / "shipped_module.py").write_text("ANSWER = 42\n")
@@ -689,7 +689,7 @@ def _answer_as_http(server: socket.socket) -> None:
             peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-def test_an_actor_that_cannot_be_reached_is_told_with_its_address_its_port_and_what_to_look_at(
+def test_an_unreachable_actor_is_reported_with_its_address_and_hints(
     started: Any, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remotely.connect(started.address, key=started.key)

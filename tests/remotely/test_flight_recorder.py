@@ -72,14 +72,14 @@ def record_of(future: Any) -> bytes:
 
 @pytest.mark.promise("exit_status")
 @pytest.mark.parametrize("how", ["os._exit", "sys.exit", "segfault", "SIGKILL", "SIGTERM"])
-def test_what_was_written_last_is_in_the_error_of_the_call(cluster: str, how: str) -> None:
+def test_the_last_record_is_in_the_error_of_the_call(cluster: str, how: str) -> None:
     actor = Recorded()
     actor.write(b"before")
     record = record_of(remotely.submit(actor.write_and_end, b"at the end", how))
     assert record == b"at the end".ljust(16, b"\0")
 
 
-def test_one_that_asks_and_dies_at_once_is_recorded(here: None) -> None:
+def test_an_actor_that_writes_and_dies_at_once_is_recorded(here: None) -> None:
     for _ in range(20):
         actor = Recorded()
         record = record_of(remotely.submit(actor.write_and_end, b"quick", "SIGKILL"))
@@ -97,7 +97,7 @@ def test_a_constructor_that_dies_is_recorded(here: None) -> None:
     assert died.value.flight_record.startswith(b"constructing")
 
 
-def test_without_one_the_record_is_empty(here: None) -> None:
+def test_without_a_recorder_the_record_is_empty(here: None) -> None:
     actor = Recorded()
     assert record_of(remotely.submit(actor.end, "SIGKILL")) == b""
 
@@ -117,7 +117,7 @@ def test_a_killed_actor_is_recorded_and_a_closed_one_is_not(here: None, tmp_path
     assert died.value.flight_record == b""
 
 
-def test_every_caller_of_an_actor_and_of_a_group_is_told(here: None, tmp_path: Path) -> None:
+def test_every_caller_of_an_actor_or_group_gets_the_record(here: None, tmp_path: Path) -> None:
     @remotely.remote_class(cpus=0)
     class Caller:
         def call(self, other: Recorded) -> bytes:
@@ -140,7 +140,7 @@ def test_every_caller_of_an_actor_and_of_a_group_is_told(here: None, tmp_path: P
     assert [future.result()[:5] for future in told] == [b"for 0", b"for 0"]
 
 
-def test_each_life_has_its_own(here: None) -> None:
+def test_each_life_has_its_own_record(here: None) -> None:
     actor = remotely.options(Recorded, max_restarts=2)()
     pid = actor.write(b"first life")
     assert record_of(remotely.submit(actor.end, "SIGKILL")).startswith(b"first life")
@@ -165,7 +165,7 @@ def test_a_forked_child_writes_the_record_of_its_actor(here: None) -> None:
     assert record.startswith(b"from the child")
 
 
-def test_asked_again_it_is_the_same_memory_and_another_size_is_refused(here: None) -> None:
+def test_a_second_request_returns_the_same_memory_and_refuses_another_size(here: None) -> None:
     @remotely.remote_class(cpus=0)
     class Twice:
         def run(self) -> tuple[bytes, str]:
@@ -183,32 +183,32 @@ def test_asked_again_it_is_the_same_memory_and_another_size_is_refused(here: Non
 
 
 @pytest.mark.parametrize("nbytes", [0, -1, 1.5, "8", (1 << 20) + 1, None])
-def test_a_bad_size_is_refused_in_a_sentence(nbytes: Any) -> None:
+def test_an_invalid_size_is_refused(nbytes: Any) -> None:
     with pytest.raises(ValueError, match="nbytes="):
         remotely.flight_recorder(nbytes)
 
 
-def test_the_largest_arrives_whole(here: None) -> None:
+def test_the_largest_record_arrives_whole(here: None) -> None:
     actor = Recorded()
     actor.write(b"x" * (1 << 20), 1 << 20)
     assert record_of(remotely.submit(actor.end, "SIGKILL")) == b"x" * (1 << 20)
 
 
-def test_in_a_script_it_is_plain_memory() -> None:
+def test_in_a_script_the_record_is_plain_memory() -> None:
     record = remotely.flight_recorder(4)
     record[0] = 1
     assert bytes(record) == b"\1\0\0\0"
     assert bytes(remotely.flight_recorder(4)) == bytes(4)
 
 
-def test_the_error_keeps_its_record_when_it_travels() -> None:
+def test_a_pickled_error_keeps_its_record() -> None:
     died = ActorDied("it died", "SIGKILL", False, "words", b"record")
     copy = pickle.loads(pickle.dumps(died))
     assert (copy.exit, copy.may_have_run, copy.stderr) == ("SIGKILL", False, "words")
     assert copy.flight_record == b"record"
 
 
-def test_the_worker_keeps_no_descriptor_of_the_dead(here: None) -> None:
+def test_the_worker_keeps_no_descriptor_of_dead_actors(here: None) -> None:
     def recorders() -> int:
         return sum("remotely-flight-recorder" in link for link in _links(worker))
 

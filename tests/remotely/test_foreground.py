@@ -56,7 +56,7 @@ def end(running: "subprocess.Popen[str]", number: signal.Signals) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_cluster_in_the_foreground_ends_in_good_order_with_its_command(
+def test_a_foreground_cluster_ends_gracefully_with_its_command(
     machines: Any, port: int, number: signal.Signals
 ) -> None:
     first, second = machines("first"), machines("second")
@@ -73,7 +73,7 @@ def test_a_cluster_in_the_foreground_ends_in_good_order_with_its_command(
     assert first.pids(port) == second.pids(port) == {}
 
 
-def test_a_cluster_in_the_foreground_is_known_to_the_other_commands(
+def test_other_commands_work_on_a_foreground_cluster(
     machine: Machine, port: int
 ) -> None:
     with foreground(machine, "start", "--port", port) as start:
@@ -83,7 +83,7 @@ def test_a_cluster_in_the_foreground_is_known_to_the_other_commands(
         assert start.wait(DEADLINE_S) == 0
 
 
-def test_a_machine_in_the_foreground_leaves_at_sigterm_and_the_cluster_goes_on(
+def test_a_foreground_worker_leaves_on_sigterm_and_the_cluster_goes_on(
     machines: Any, port: int
 ) -> None:
     first, second = machines("first"), machines("second")
@@ -97,7 +97,7 @@ def test_a_machine_in_the_foreground_leaves_at_sigterm_and_the_cluster_goes_on(
     first.does("stop", "--port", port)
 
 
-def test_when_the_command_in_the_foreground_is_killed_nothing_of_it_is_left(
+def test_a_killed_foreground_command_leaves_nothing_behind(
     machine: Machine, port: int
 ) -> None:
     with foreground(machine, "start", "--port", port) as start:
@@ -110,7 +110,7 @@ def test_when_the_command_in_the_foreground_is_killed_nothing_of_it_is_left(
 
 
 @pytest.mark.parametrize("which", ["master", "worker"])
-def test_when_a_daemon_in_the_foreground_is_killed_so_ends_the_rest(
+def test_a_killed_foreground_daemon_ends_the_others(
     machine: Machine, port: int, which: str
 ) -> None:
     with foreground(machine, "start", "--port", port) as start:
@@ -121,7 +121,7 @@ def test_when_a_daemon_in_the_foreground_is_killed_so_ends_the_rest(
         assert "did not end gracefully" in start.stderr.read()
 
 
-def test_a_machine_waits_for_a_master_that_is_not_there_yet(machines: Any, port: int) -> None:
+def test_join_waits_for_the_master_to_start(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
     key_files.make_keys(first.keys)
     key = copied_key(first, second)
@@ -136,7 +136,7 @@ def test_a_machine_waits_for_a_master_that_is_not_there_yet(machines: Any, port:
     first.does("stop", "--port", port)
 
 
-def test_under_nohup_a_cluster_in_the_foreground_outlives_its_terminal(
+def test_under_nohup_a_foreground_cluster_survives_sighup(
     machine: Machine, port: int
 ) -> None:
     with foreground(machine, "start", "--port", port, "--cpus", 1, by=["nohup"]) as start:
@@ -149,7 +149,7 @@ def test_under_nohup_a_cluster_in_the_foreground_outlives_its_terminal(
         assert start.returncode == 0
 
 
-def test_a_machine_leaves_by_itself_after_so_long_without_its_master(
+def test_a_worker_ends_after_the_given_time_without_a_master(
     machines: Any, port: int
 ) -> None:
     first, second = machines("first"), machines("second")
@@ -165,7 +165,7 @@ def test_a_machine_leaves_by_itself_after_so_long_without_its_master(
     first.does("stop", "--port", port)
 
 
-def test_a_key_comes_from_standard_input_and_is_never_in_an_argument(
+def test_a_key_from_standard_input_is_in_no_argument(
     machines: Any, port: int
 ) -> None:
     first, second = machines("first"), machines("second")
@@ -189,7 +189,7 @@ def test_a_key_comes_from_standard_input_and_is_never_in_an_argument(
     ("sent", "told"),
     [("", "standard input has no key; send worker.key"), ("{}", "damaged"), ("no", "damaged")],
 )
-def test_what_is_no_key_on_standard_input_is_told(
+def test_an_invalid_key_on_standard_input_is_refused(
     machine: Machine, port: int, sent: str, told: str
 ) -> None:
     done = subprocess.run(

@@ -118,7 +118,7 @@ def test_polling_done_sees_the_end(kind: Kind) -> None:
     assert (future.running(), future.cancelled()) == (False, False)
 
 
-def test_one_that_runs_says_so(kind: Kind) -> None:
+def test_running_is_true_while_the_call_runs(kind: Kind) -> None:
     future = kind.blocked()
     assert (future.done(), future.running(), future.cancelled()) == (False, True, False)
     kind.open()
@@ -134,7 +134,7 @@ def test_as_completed_yields_each_when_it_is_done(kind: Kind) -> None:
     assert not list(coming)
 
 
-def test_as_completed_of_ours_does_the_same(kind: Kind) -> None:
+def test_remotely_as_completed_does_the_same(kind: Kind) -> None:
     futures = [kind.quick(number) for number in range(20)]
     done = remotely.as_completed(futures, timeout=WAIT_S)
     assert sorted(future.result() for future in done) == list(range(20))
@@ -178,7 +178,7 @@ def test_a_callback_is_called_once_whenever_it_was_added(kind: Kind) -> None:
     assert called == [future, future]
 
 
-def test_an_error_is_raised_and_can_be_asked_for(kind: Kind) -> None:
+def test_result_raises_the_error_and_exception_returns_it(kind: Kind) -> None:
     future = kind.quick(Mine("x"))
     assert isinstance(future.exception(WAIT_S), Mine)
     for _ in range(2):
@@ -186,7 +186,7 @@ def test_an_error_is_raised_and_can_be_asked_for(kind: Kind) -> None:
             future.result(WAIT_S)
 
 
-def test_result_and_exception_give_up_at_their_timeouts(kind: Kind) -> None:
+def test_result_and_exception_time_out(kind: Kind) -> None:
     future = kind.blocked()
     for ask in (future.result, future.exception):
         with pytest.raises(remotely.CallTimeout, match="still runs"):
@@ -197,7 +197,7 @@ def test_result_and_exception_give_up_at_their_timeouts(kind: Kind) -> None:
     assert future.result(WAIT_S) == 2
 
 
-def test_it_can_be_awaited_and_gathered_with_others(kind: Kind) -> None:
+def test_futures_can_be_awaited_and_gathered(kind: Kind) -> None:
     async def main() -> list[Any]:
         one: Any = kind.quick(1)
         return [
@@ -222,7 +222,7 @@ def test_awaiting_a_slow_call_does_not_block_the_event_loop(kind: Kind) -> None:
     assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == 2
 
 
-def test_two_threads_may_wait_for_the_same(kind: Kind) -> None:
+def test_two_threads_may_wait_for_one_future(kind: Kind) -> None:
     future = kind.blocked()
     got: list[Any] = []
     threads = [threading.Thread(target=lambda: got.append(future.result(WAIT_S))) for _ in "ab"]
@@ -235,13 +235,13 @@ def test_two_threads_may_wait_for_the_same(kind: Kind) -> None:
     assert got == [2, 2]
 
 
-def test_one_that_is_done_cannot_be_cancelled(kind: Kind) -> None:
+def test_a_done_future_cannot_be_cancelled(kind: Kind) -> None:
     future = kind.quick()
     assert future.result(WAIT_S) == 1
     assert (future.cancel(), future.cancelled()) == (False, False)
 
 
-def test_one_whose_call_runs_cannot_be_cancelled(kind: Kind) -> None:
+def test_a_running_call_cannot_be_cancelled(kind: Kind) -> None:
     future = kind.blocked()
     wait_until(Path(f"{kind.gate}-begun").exists, "it runs")
     assert not future.cancel()

@@ -35,7 +35,7 @@ class Client:
         return 7
 
 
-def test_of_many_who_ask_at_once_one_makes_it_and_all_get_it(cluster: str) -> None:
+def test_concurrent_requests_for_a_name_get_one_actor(cluster: str) -> None:
     clients = remotely.group(Client, 4)
     for turn in range(5):
         name = f"store-{turn}"
@@ -47,7 +47,7 @@ def test_of_many_who_ask_at_once_one_makes_it_and_all_get_it(cluster: str) -> No
         remotely.close(store)
 
 
-def test_its_maker_owns_it_and_others_borrow_it(here: None) -> None:
+def test_the_maker_owns_the_actor_and_others_borrow_it(here: None) -> None:
     make = remotely.options(Store, name="mine", get_if_exists=True)
     mine = make("first")
     again = make("second")
@@ -59,20 +59,20 @@ def test_its_maker_owns_it_and_others_borrow_it(here: None) -> None:
     assert make("fourth").read() == "fourth"
 
 
-def test_one_that_is_ending_is_not_returned(cluster: str) -> None:
+def test_an_ending_actor_is_not_returned(cluster: str) -> None:
     make = remotely.options(Store, name="again", get_if_exists=True)
     for turn in range(3):
         assert int(make(f"{turn}").read()) <= turn  # its handle goes after that
 
 
-def test_a_name_is_free_for_who_waits_for_the_end_of_the_last_to_have_it(cluster: str) -> None:
+def test_a_name_is_free_again_after_the_last_handle(cluster: str) -> None:
     for turn in range(3):
         store = remotely.options(Store, name="again")(f"{turn}")
         assert store.read() == f"{turn}"
         del store
 
 
-def test_a_name_that_its_constructor_finds_taken_is_an_error(here: None) -> None:
+def test_a_taken_name_in_a_constructor_is_an_error(here: None) -> None:
     @remotely.remote_class(cpus=0)
     class Maker:
         def __init__(self) -> None:
@@ -84,7 +84,7 @@ def test_a_name_that_its_constructor_finds_taken_is_an_error(here: None) -> None
     assert held.read() == ""
 
 
-def test_in_one_process_it_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_if_exists_works_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REMOTELY_LOCAL", "1")
     remotely.shutdown()
     make = remotely.options(Store, name="mine", get_if_exists=True)
@@ -94,7 +94,7 @@ def test_in_one_process_it_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None
     remotely.shutdown()
 
 
-def test_without_a_name_or_for_a_class_or_a_group_it_is_refused() -> None:
+def test_get_if_exists_needs_a_name_and_one_instance() -> None:
     with pytest.raises(ValueError, match="by which name"):
         remotely.options(Store, get_if_exists=True)
     with pytest.raises(ValueError, match="True or False"):

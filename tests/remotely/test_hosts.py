@@ -52,7 +52,7 @@ def daemons(hosts: Hosts) -> list[str]:
     return [str(file) for home in hosts.homes for file in home.glob("run/*/*/joined-*.json")]
 
 
-def test_a_cluster_of_the_machines_of_a_file_is_started_used_and_ended(
+def test_a_cluster_of_a_host_file_is_started_used_and_stopped(
     machine: Machine, hosts: Hosts, port: int
 ) -> None:
     file = hosts.file(f"127.0.0.1:{port}", h2='command = "unset NOTHING; exec remotely"')
@@ -81,7 +81,7 @@ def test_a_cluster_of_the_machines_of_a_file_is_started_used_and_ended(
     assert "have left" not in again.stdout
 
 
-def test_up_brings_back_what_is_missing_and_down_reaches_those_whose_master_was_killed(
+def test_up_adds_missing_hosts_and_down_works_after_the_master_was_killed(
     machine: Machine, hosts: Hosts, port: int
 ) -> None:
     file = hosts.file(f"127.0.0.1:{port}")
@@ -99,7 +99,7 @@ def test_up_brings_back_what_is_missing_and_down_reaches_those_whose_master_was_
     assert daemons(hosts) == []
 
 
-def test_down_leaves_another_cluster_of_the_same_port_alone(
+def test_down_leaves_another_cluster_with_the_same_port_alone(
     machine: Machine, hosts: Hosts, port: int
 ) -> None:
     file = hosts.file(f"127.0.0.1:{port}")
@@ -119,7 +119,7 @@ def test_down_leaves_another_cluster_of_the_same_port_alone(
     ("host", "listen", "where"),
     [("127.0.0.2", "", "127.0.0.2"), ("127.0.0.1", 'listen = "0.0.0.0"\n', "0.0.0.0")],
 )
-def test_down_leaves_a_cluster_alone_that_up_has_not_started_and_up_refuses_it(
+def test_a_cluster_that_up_did_not_start_is_refused_by_up_and_left_alone_by_down(
     machine: Machine, hosts: Hosts, port: int, host: str, listen: str, where: str
 ) -> None:
     machine.does("start", "--port", port, "--cpus", 0)  # at 127.0.0.1
@@ -134,7 +134,7 @@ def test_down_leaves_a_cluster_alone_that_up_has_not_started_and_up_refuses_it(
     machine.does("stop", "--port", port)
 
 
-def test_down_leaves_a_worker_alone_that_has_joined_a_cluster_elsewhere(
+def test_down_leaves_workers_of_other_clusters_alone(
     machines: Any, tmp_path: Path, port: int
 ) -> None:
     there, here = machines("there"), machines("here")
@@ -147,7 +147,7 @@ def test_down_leaves_a_worker_alone_that_has_joined_a_cluster_elsewhere(
     there.does("stop", "--port", port)
 
 
-def test_up_says_what_it_leaves_running_if_no_host_joins(
+def test_up_reports_the_running_cluster_if_no_host_joins(
     machine: Machine, tmp_path: Path, port: int
 ) -> None:
     file = hosts_of_nobody(tmp_path, f"127.0.0.1:{port}")
@@ -171,7 +171,7 @@ def test_up_says_what_it_leaves_running_if_no_host_joins(
     machine.does("stop", "--port", port)
 
 
-def test_up_that_is_interrupted_says_what_it_leaves_running(
+def test_an_interrupted_up_reports_the_running_cluster(
     machine: Machine, tmp_path: Path, port: int
 ) -> None:
     file = hosts_of_nobody(tmp_path, f"127.0.0.1:{port}")
@@ -201,7 +201,7 @@ def test_up_that_is_interrupted_says_what_it_leaves_running(
     machine.does("stop", "--port", port)
 
 
-def test_a_host_whose_key_is_unknown_is_told_in_the_words_of_ssh_and_the_others_are_up(
+def test_an_unknown_host_key_is_reported_and_the_other_hosts_join(
     machine: Machine, hosts: Hosts, port: int
 ) -> None:
     hosts.forget_key_of("h2")
@@ -217,7 +217,7 @@ def test_a_host_whose_key_is_unknown_is_told_in_the_words_of_ssh_and_the_others_
     machine.does("stop", "--port", port)
 
 
-def test_a_host_that_is_dead_is_told_and_the_others_are_up(
+def test_an_unreachable_host_is_reported_and_the_other_hosts_join(
     machine: Machine, hosts: Hosts, port: int
 ) -> None:
     file = hosts.file(f"127.0.0.1:{port}")
@@ -238,7 +238,7 @@ def test_a_host_that_is_dead_is_told_and_the_others_are_up(
     machine.does("stop", "--port", port)
 
 
-def test_a_host_without_remotely_is_told_with_what_to_write_where(
+def test_a_host_without_remotely_is_reported_with_a_hint(
     machine: Machine, hosts: Hosts, port: int
 ) -> None:
     file = hosts.file(f"127.0.0.1:{port}", h2='command = "no-such-remotely"')
@@ -248,7 +248,7 @@ def test_a_host_without_remotely_is_told_with_what_to_write_where(
     machine.does("stop", "--port", port)
 
 
-def test_no_secret_is_in_an_argument_while_machines_join(
+def test_no_secret_is_in_an_argument_while_hosts_join(
     machine: Machine, hosts: Hosts, port: int
 ) -> None:
     file = hosts.file(f"127.0.0.1:{port}")
@@ -270,7 +270,7 @@ def test_no_secret_is_in_an_argument_while_machines_join(
     does(hosts, "down", file)
 
 
-def test_a_mistake_in_the_file_is_told_with_its_line_and_field(
+def test_an_error_in_the_file_is_reported_with_its_line_and_field(
     machine: Machine, tmp_path: Path
 ) -> None:
     file = tmp_path / "hosts.toml"

@@ -109,7 +109,7 @@ def interrupt_calls(n: int, seed: int, cluster: str) -> None:
         assert remote_of(echo).back_pressure.nbytes == 0
 
 
-def test_an_interrupt_ends_the_call_that_it_interrupts_and_no_other(cluster: str) -> None:
+def test_an_interrupt_only_ends_the_interrupted_call(cluster: str) -> None:
     interrupt_calls(25, seed=1, cluster=cluster)
 
 
@@ -140,7 +140,7 @@ def test_a_call_queued_behind_one_whose_wait_was_interrupted_is_reported(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600, method="thread")
-def test_a_thousand_interrupts_end_the_calls_that_they_interrupt_and_no_other(
+def test_a_thousand_interrupts_only_end_the_interrupted_calls(
     cluster: str,
 ) -> None:
     interrupt_calls(1000, seed=2, cluster=cluster)
@@ -209,7 +209,7 @@ def test_a_slow_signal_handler_delays_no_other_actor(
     wait_until(lambda: sorted(told) == [1, 2], "all are told")
 
 
-def test_a_reply_that_was_taken_is_handed_over_although_its_actor_ends_meanwhile(
+def test_a_received_reply_is_delivered_even_if_the_actor_ends_meanwhile(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     echo = Echo()
@@ -228,7 +228,7 @@ def test_a_reply_that_was_taken_is_handed_over_although_its_actor_ends_meanwhile
     assert (echo.echo(LARGE) == LARGE).all()
 
 
-def test_a_done_callback_may_wait_for_a_call_whose_reply_came_with_its_own(here: None) -> None:
+def test_a_done_callback_may_wait_for_a_call_whose_reply_came_in_the_same_batch(here: None) -> None:
     echo = Echo()
     waited = []
     first, second = echo.echo.submit(1), echo.echo.submit(2)

@@ -49,7 +49,7 @@ def test_the_service_names_each_pod() -> None:
         assert service["selector"].items() <= labels.items()
 
 
-def test_workers_see_their_own_key_alone() -> None:
+def test_workers_only_see_their_own_key() -> None:
     (volume,) = pod("worker")["volumes"]
     assert [item["key"] for item in volume["secret"]["items"]] == ["worker.key"]
 
@@ -72,7 +72,7 @@ def pods(tmp_path: Path) -> Iterator[Namespaces]:
         shutil.rmtree(folder)
 
 
-def test_what_the_pods_run_is_a_cluster(pods: Namespaces, tmp_path: Path) -> None:
+def test_the_pods_form_a_cluster(pods: Namespaces, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     key_files.make_keys(keys)
     for file in keys.iterdir():

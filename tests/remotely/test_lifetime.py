@@ -63,7 +63,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_close_ends_the_actor_after_the_calls_made_before(cluster: str, tmp_path: Path) -> None:
+def test_close_ends_the_actor_after_its_pending_calls(cluster: str, tmp_path: Path) -> None:
     keeper = Keeper(str(tmp_path))
     pid = keeper.pid()
     futures = [keeper.add.submit() for _ in range(50)]
@@ -79,7 +79,7 @@ def test_close_ends_the_actor_after_the_calls_made_before(cluster: str, tmp_path
     remotely.close(keeper)
 
 
-def test_close_waits_for_async_calls_and_awaits_an_async_close(here: None, tmp_path: Path) -> None:
+def test_close_waits_for_async_calls_and_an_async_close_method(here: None, tmp_path: Path) -> None:
     @remotely.remote_class
     class Tide:
         async def turn(self) -> str:
@@ -148,7 +148,7 @@ def test_close_waits_for_calls_on_the_threads_of_an_async_class(
     assert (tmp_path / "closing").exists()
 
 
-def test_a_call_from_elsewhere_while_an_async_class_closes_is_told_that_it_has_ended(
+def test_a_call_to_a_closing_async_actor_fails(
     cluster: str, tmp_path: Path
 ) -> None:
     reef, visitor = Reef(tmp_path), Visitor()
@@ -187,7 +187,7 @@ class Owner:
         del self.tides
 
 
-def test_an_async_call_that_runs_when_the_owner_lets_go_has_died_with_its_actor(
+def test_a_running_async_call_dies_when_the_owner_drops_the_actor(
     cluster: str, tmp_path: Path
 ) -> None:
     owner = Owner()
@@ -199,14 +199,14 @@ def test_an_async_call_that_runs_when_the_owner_lets_go_has_died_with_its_actor(
     assert died.value.may_have_run
 
 
-def test_with_closes(here: None, tmp_path: Path) -> None:
+def test_a_with_block_closes_the_actor(here: None, tmp_path: Path) -> None:
     with Keeper(str(tmp_path)) as keeper:
         keeper.add()
 
     assert (tmp_path / "closed").exists()
 
 
-def test_the_actor_ends_with_the_last_handle_of_its_owner(cluster: str, tmp_path: Path) -> None:
+def test_an_actor_ends_with_the_last_handle_of_its_owner(cluster: str, tmp_path: Path) -> None:
     keeper = Keeper(str(tmp_path))
     again = keeper
     pid = keeper.pid()
@@ -221,16 +221,16 @@ def test_the_actor_ends_with_the_last_handle_of_its_owner(cluster: str, tmp_path
     assert (tmp_path / "closed").exists()
 
 
-def test_a_call_under_way_keeps_its_actor(here: None) -> None:
+def test_a_pending_call_keeps_its_actor(here: None) -> None:
     assert Keeper().add.submit().result() == 1
 
 
-def test_a_call_keeps_the_actors_whose_handles_it_carries(cluster: str) -> None:
+def test_a_call_keeps_the_actors_of_handles_in_its_arguments(cluster: str) -> None:
     kept: Any = Maker().add_to.submit([Keeper()])
     assert kept.result() == 1
 
 
-def test_an_actors_actors_end_with_it(cluster: str) -> None:
+def test_actors_of_a_closed_actor_end(cluster: str) -> None:
     maker = Maker()
     inner = maker.make()
 
@@ -239,7 +239,7 @@ def test_an_actors_actors_end_with_it(cluster: str) -> None:
     wait_until(lambda: gone(inner), "the end of an actor whose owner was closed")
 
 
-def test_an_actors_actors_end_when_it_is_killed(here: None) -> None:
+def test_actors_of_a_killed_actor_end(here: None) -> None:
     maker = Maker()
     inner = maker.make()
 
@@ -248,7 +248,7 @@ def test_an_actors_actors_end_when_it_is_killed(here: None) -> None:
     wait_until(lambda: gone(inner), "the end of an actor whose owner was killed")
 
 
-def test_what_an_actor_started_ends_with_it(cluster: str) -> None:
+def test_child_processes_of_an_actor_end_with_it(cluster: str) -> None:
     keeper = Keeper()
     near, far = keeper.fork_sleepers()
 
@@ -277,7 +277,7 @@ def test_a_detached_actor_outlives_its_client_until_it_is_closed(started: Any) -
     remotely.shutdown()
 
 
-def test_a_restarted_actor_is_made_anew_and_the_failed_call_is_told(cluster: str) -> None:
+def test_a_restarted_actor_is_constructed_again_and_the_failed_call_raises(cluster: str) -> None:
     keeper = remotely.options(Keeper, max_restarts=1)()
     first = keeper.pid()
     keeper.add()
@@ -310,7 +310,7 @@ class Stillborn:
         return self.life
 
 
-def test_a_life_that_ends_while_it_is_made_is_followed_by_the_next(
+def test_a_restart_that_fails_in_the_constructor_is_repeated(
     cluster: str, tmp_path: Path
 ) -> None:
     stillborn = Stillborn(tmp_path)
@@ -321,7 +321,7 @@ def test_a_life_that_ends_while_it_is_made_is_followed_by_the_next(
     assert stillborn.which() == 3
 
 
-def test_a_callback_may_call_an_actor_between_two_lives_but_not_wait_for_it(here: None) -> None:
+def test_a_callback_may_submit_to_a_restarting_actor_but_not_wait(here: None) -> None:
     keeper = remotely.options(Keeper, max_restarts=1)()
     pid = keeper.pid()
     calls: list[Any] = []
@@ -357,7 +357,7 @@ def test_two_embedded_clusters_of_two_scripts_do_not_meet(
 
 
 @pytest.mark.parametrize("how", ["end", "raise", "exit", "SIGINT", "SIGTERM", "SIGKILL"])
-def test_nothing_is_left_however_a_script_ends(
+def test_a_script_leaves_nothing_behind_however_it_ends(
     nothing_left: None, tmp_path: Path, how: str
 ) -> None:
     ending = {"end": "", "raise": "raise RuntimeError('mine')", "exit": "sys.exit(5)"}
@@ -384,7 +384,7 @@ def test_nothing_is_left_however_a_script_ends(
 
 
 @pytest.mark.parametrize("role", ["master", "worker", "actor.zygote"])
-def test_nothing_is_left_when_a_daemon_is_killed(
+def test_a_killed_daemon_leaves_nothing_behind(
     nothing_left: None, tmp_path: Path, role: str
 ) -> None:
     script = run_script(
@@ -416,7 +416,7 @@ def test_nothing_is_left_when_a_daemon_is_killed(
     assert out.strip() == ("WorkerLost" if role == "worker" else "1"), errors
 
 
-def test_an_actor_that_ignores_all_requests_is_made_to_end(here: None) -> None:
+def test_an_actor_that_ignores_sigterm_is_killed(here: None) -> None:
     @remotely.remote_class
     class Stubborn:
         def __init__(self) -> None:

@@ -75,7 +75,7 @@ def start_script(machines: Machines, folder: Path) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.parametrize("ending", ["stop", "vanish"])
-def test_actors_on_two_machines_answer_and_a_machine_that_vanishes_is_told(
+def test_actors_on_two_machines_answer_and_a_lost_machine_is_reported(
     machines: Machines, tmp_path: Path, ending: str
 ) -> None:
     script = start_script(machines, tmp_path)

@@ -276,7 +276,7 @@ HANDED_OVER = [
 
 
 @pytest.mark.parametrize("path", HANDED_OVER)
-def test_what_was_handed_over_arrives_as_it_was_and_may_be_written(
+def test_an_argument_arrives_as_it_was_and_is_writable(
     cluster: str, tmp_path: Path, path: Callable[[int, Path], Any]
 ) -> None:
     for size in SIZES:
@@ -381,7 +381,7 @@ RETURNED = [
 
 
 @pytest.mark.parametrize("path", RETURNED)
-def test_what_was_returned_arrives_as_it_was_and_may_be_written(
+def test_a_result_arrives_as_it_was_and_is_writable(
     cluster: str, path: Callable[[int], Iterator[Any]]
 ) -> None:
     for size in SIZES:

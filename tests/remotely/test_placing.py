@@ -318,7 +318,7 @@ def hello(world: World) -> control.Hello:
     )
 
 
-def test_a_clients_key_cannot_register_a_worker(world: World, client: Client) -> None:
+def test_a_client_key_cannot_register_a_worker(world: World, client: Client) -> None:
     answer = answer_to(world, world.client_key, control.encode(register(world)))
     assert isinstance(answer, control.Refused)
     assert answer.error == "WireError"
@@ -353,7 +353,7 @@ def test_messages_before_hello_are_processed_up_to_goodbye(
     line.close(linger=0)
 
 
-def test_a_workers_key_cannot_make_calls_for_a_client(world: World, client: Client) -> None:
+def test_a_worker_key_cannot_send_client_messages(world: World, client: Client) -> None:
     hello = control.Hello(
         session="intruder", python=this_machine.PYTHON, pid=1, host="elsewhere", machine=""
     )
@@ -364,7 +364,7 @@ def test_a_workers_key_cannot_make_calls_for_a_client(world: World, client: Clie
     assert [session.session for session in client.status().clients] == [client.session]
 
 
-def test_a_viewers_key_sees_the_status_and_may_change_nothing(
+def test_a_viewer_key_is_read_only(
     world: World, worker: Worker, client: Client
 ) -> None:
     placed = client.has(worker, env={"SECRET": "of the script"})
@@ -417,7 +417,7 @@ def test_a_viewers_key_sees_the_status_and_may_change_nothing(
         ([bytes([control.VERSION + 1]) + b"anything"], "VersionMismatch"),
     ],
 )
-def test_what_breaks_the_rules_is_refused_in_words_and_harms_nobody(
+def test_an_invalid_message_is_refused_and_harms_no_other_peer(
     world: World, client: Client, frames: list[bytes], error: str
 ) -> None:
     for key in (world.client_key, world.worker_key):
@@ -428,7 +428,7 @@ def test_what_breaks_the_rules_is_refused_in_words_and_harms_nobody(
     assert client.status().workers == []
 
 
-def test_what_breaks_the_rules_again_and_again_is_logged_once_a_minute(
+def test_repeated_invalid_messages_are_logged_once_a_minute(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
@@ -442,7 +442,7 @@ def test_what_breaks_the_rules_again_and_again_is_logged_once_a_minute(
 
 
 @pytest.mark.parametrize("cpus", [float("inf"), float("nan"), -1.0])
-def test_a_worker_with_a_number_of_cpus_that_is_none_is_refused_and_every_status_answered(
+def test_a_worker_with_an_invalid_number_of_cpus_is_refused(
     world: World, client: Client, cpus: float
 ) -> None:
     bad = msgspec.structs.replace(register(world), resources=Resources(cpus))
@@ -452,7 +452,7 @@ def test_a_worker_with_a_number_of_cpus_that_is_none_is_refused_and_every_status
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EINVAL])
-def test_a_peer_whose_process_cannot_be_watched_lives_on(
+def test_a_peer_whose_process_cannot_be_watched_is_kept(
     world: World, worker: Worker, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def fails(pid: int, flags: int = 0) -> int:
@@ -465,14 +465,14 @@ def test_a_peer_whose_process_cannot_be_watched_lives_on(
     assert not any(isinstance(said, control.End) for said in worker.heard)
 
 
-def test_an_unknown_connection_is_asked_who_it_is(world: World) -> None:
+def test_an_unknown_connection_is_asked_to_introduce_itself(world: World) -> None:
     answer = answer_to(world, world.client_key, control.encode(control.AskStatus(ticket=1)))
     assert isinstance(answer, control.WhoAreYou)
     answer = answer_to(world, world.worker_key, control.encode(control.Beat()))
     assert isinstance(answer, control.WhoAreYou)
 
 
-def test_a_stranger_is_not_even_answered(world: World, client: Client) -> None:
+def test_a_peer_without_a_key_gets_no_reply(world: World, client: Client) -> None:
     pair = fresh_pair()
     stranger = Peer(
         world, MemberKey("client", pair, world.client_key.master_public), register(world)
@@ -486,7 +486,7 @@ def test_a_stranger_is_not_even_answered(world: World, client: Client) -> None:
 # --- placing --------------------------------------------------------------------------------------
 
 
-def test_an_actor_is_placed_when_its_worker_says_that_it_lives(
+def test_an_actor_is_placed_when_its_worker_reports_it_spawned(
     client: Client, worker: Worker
 ) -> None:
     place = client.asks_for(cpus=0.5)
@@ -508,7 +508,7 @@ def test_a_request_waits_until_another_actor_has_ended(client: Client, worker: W
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def test_the_actors_of_a_client_that_is_lost_are_ended(world: World, worker: Worker) -> None:
+def test_the_actors_of_a_lost_client_are_ended(world: World, worker: Worker) -> None:
     stays, lost = Client(world), Client(world)
     kept, ended = stays.has(worker), lost.has(worker)
     lost.vanishes()
@@ -518,7 +518,7 @@ def test_the_actors_of_a_client_that_is_lost_are_ended(world: World, worker: Wor
     assert stays.finds(actor=kept.actor).location is not None
 
 
-def test_a_client_that_is_back_within_its_lease_keeps_its_actors(
+def test_a_client_that_returns_within_its_lease_keeps_its_actors(
     world: World, worker: Worker
 ) -> None:
     first = Client(world)
@@ -532,7 +532,7 @@ def test_a_client_that_is_back_within_its_lease_keeps_its_actors(
     assert again.hears(control.Died).obituary.actor == request.actor
 
 
-def test_the_end_of_a_clients_process_on_this_machine_is_seen_at_once(
+def test_the_end_of_a_local_client_process_is_seen_at_once(
     world: World, worker: Worker
 ) -> None:
     """Its connection is still there, so no lease has ended."""
@@ -564,7 +564,7 @@ def test_the_actors_of_a_lost_worker_are_lost(world: World, client: Client) -> N
     assert client.finds(actor=kept.actor).location is not None
 
 
-def test_a_worker_ends_the_lease_of_another_only_if_it_knows_what_makes_its_id(
+def test_a_worker_ends_the_lease_of_a_predecessor_only_with_its_nonce(
     world: World, client: Client, worker: Worker
 ) -> None:
     actor = client.has(worker).actor
@@ -581,7 +581,7 @@ def test_a_worker_ends_the_lease_of_another_only_if_it_knows_what_makes_its_id(
     assert {w.worker for w in client.status().workers} == {liar.name, following.name}
 
 
-def test_a_worker_that_was_killed_on_the_masters_machine_is_lost_at_once_and_waited_for(
+def test_a_killed_local_worker_is_lost_at_once_and_its_restart_awaited(
     world: World, client: Client
 ) -> None:
     Worker(world, cpus=1)  # too small
@@ -602,7 +602,7 @@ def test_a_worker_that_was_killed_on_the_masters_machine_is_lost_at_once_and_wai
     assert client.hears(control.Placed).ticket == 7
 
 
-def test_a_request_goes_to_no_worker_whose_connection_has_ended(
+def test_a_disconnected_worker_gets_no_requests(
     world: World, client: Client
 ) -> None:
     assert world.master is not None
@@ -616,7 +616,7 @@ def test_a_request_goes_to_no_worker_whose_connection_has_ended(
     assert killed.name in {worker.worker for worker in client.status().workers}
 
 
-def test_a_worker_that_is_back_within_its_lease_has_its_actors_still(
+def test_a_worker_that_returns_within_its_lease_keeps_its_actors(
     world: World, client: Client
 ) -> None:
     worker = Worker(world)
@@ -633,7 +633,7 @@ def test_a_worker_that_is_back_within_its_lease_has_its_actors_still(
 # --- a new master ---------------------------------------------------------------------------------
 
 
-def test_a_new_master_learns_the_cluster_from_those_who_come_back(
+def test_a_new_master_learns_the_cluster_from_registrations(
     world: World, client: Client, worker: Worker
 ) -> None:
     request = client.has(worker, name="store", named=True)
@@ -648,7 +648,7 @@ def test_a_new_master_learns_the_cluster_from_those_who_come_back(
     assert not [said for said in worker.heard if isinstance(said, control.End)]
 
 
-def test_what_is_asked_while_there_is_no_master_is_answered_by_the_next(
+def test_requests_without_a_master_are_answered_by_the_next(
     world: World, client: Client, worker: Worker
 ) -> None:
     world.end_master()
@@ -658,7 +658,7 @@ def test_what_is_asked_while_there_is_no_master_is_answered_by_the_next(
     assert client.hears(control.Placed).ticket == place.ticket
 
 
-def test_a_client_asks_a_new_master_what_the_old_one_left_unanswered(
+def test_a_client_repeats_unanswered_requests_to_a_new_master(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ThreadPoolExecutor(1) as script:
@@ -683,7 +683,7 @@ def test_a_client_asks_a_new_master_what_the_old_one_left_unanswered(
 
 
 @pytest.mark.parametrize("life", [0, 1])
-def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
+def test_an_abandoned_actor_ends_even_if_its_client_could_not_send_it(
     world: World, worker: Worker, monkeypatch: pytest.MonkeyPatch, life: int
 ) -> None:
     """Its first life, or the next: a client that lives on would keep it for ever."""
@@ -723,7 +723,7 @@ def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
         assert life or isinstance(made.exception(), MasterLost)
 
 
-def test_an_actor_that_was_given_up_is_not_made_again_when_its_end_is_told(
+def test_an_abandoned_actor_is_not_restarted_on_its_obituary(
     world: World, worker: Worker
 ) -> None:
     """Its handles say that it has ended, so nobody would ever end its next life."""
@@ -742,7 +742,7 @@ def test_an_actor_that_was_given_up_is_not_made_again_when_its_end_is_told(
         assert not [said for said in worker.heard if isinstance(said, control.Spawn)]
 
 
-def test_an_actor_whose_last_handle_goes_while_it_is_restarted_ends(
+def test_an_actor_whose_last_handle_is_dropped_during_its_restart_ends(
     world: World, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The word to end it may overtake the request for its next life."""
@@ -764,7 +764,7 @@ def test_an_actor_whose_last_handle_goes_while_it_is_restarted_ends(
         world.until(leaving.done)
 
 
-def test_a_new_master_does_not_wait_for_ever_for_a_client_that_is_gone(
+def test_a_new_master_ends_the_actors_of_a_client_that_does_not_return(
     world: World, client: Client, worker: Worker
 ) -> None:
     gone = Client(world)
@@ -788,7 +788,7 @@ def outlives_the_master(world: World, client: Client, worker: Worker) -> Client:
     return inside
 
 
-def test_an_actor_that_makes_calls_is_back_at_a_new_master_whoever_comes_first(
+def test_a_calling_actor_returns_to_a_new_master_before_or_after_its_worker(
     world: World, client: Client, worker: Worker
 ) -> None:
     inside = outlives_the_master(world, client, worker)
@@ -805,7 +805,7 @@ def test_an_actor_that_makes_calls_is_back_at_a_new_master_whoever_comes_first(
     assert place_is_of(child, spawned)
 
 
-def test_an_actor_that_was_refused_comes_again_when_its_worker_is_back(
+def test_a_refused_actor_reconnects_when_its_worker_is_back(
     world: World,
     client: Client,
     worker: Worker,
@@ -847,7 +847,7 @@ def place_is_of(place: control.Place, request: control.Request) -> bool:
     return place.request.actor == request.actor
 
 
-def test_a_key_that_nobody_knows_is_refused_soon_by_a_master_that_is_new(
+def test_a_new_master_soon_refuses_an_unknown_key(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(master_module, "RETURN_S", 0.05)
@@ -859,7 +859,7 @@ def test_a_key_that_nobody_knows_is_refused_soon_by_a_master_that_is_new(
 # --- peers that lie -------------------------------------------------------------------------------
 
 
-def test_nobody_can_take_the_route_of_another(world: World, client: Client, worker: Worker) -> None:
+def test_a_peer_cannot_take_the_route_of_another(world: World, client: Client, worker: Worker) -> None:
     """Not in another role, not with another key, and not with the same one."""
     request = client.has(worker)
     hello, register = client.introduction, worker.introduction
@@ -902,7 +902,7 @@ def test_a_worker_cannot_claim_an_actor_that_was_not_placed_there(
 # --- the rest of the machinery --------------------------------------------------------------------
 
 
-def test_a_worker_learns_whom_its_actors_may_admit(world: World) -> None:
+def test_a_worker_is_sent_the_keys_that_its_actors_admit(world: World) -> None:
     register_again = Peer(world, world.worker_key, register(world))
     keys = register_again.hears(control.Registered).client_keys
     assert keys == [world.client_key.pair.public]

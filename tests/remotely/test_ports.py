@@ -38,7 +38,7 @@ def listens_at(machine: Machine) -> set[int]:
     return found
 
 
-def test_master_and_actors_listen_within_the_range_the_master_at_its_begin(
+def test_master_and_actors_listen_within_the_range_and_the_master_at_its_first_port(
     machine: Machine, low: int
 ) -> None:
     said = machine.does("start", "--ports", f"{low}-{low + 5}", "--cpus", 2)
@@ -52,7 +52,7 @@ def test_master_and_actors_listen_within_the_range_the_master_at_its_begin(
     machine.does("stop", "--port", low)
 
 
-def test_the_master_may_be_elsewhere(machine: Machine, low: int, port: int) -> None:
+def test_the_master_may_have_a_port_outside_the_range(machine: Machine, low: int, port: int) -> None:
     machine.does("start", "--ports", f"{low}-{low + 3}", "--port", port)
     found = listens_at(machine)
     assert port in found
@@ -61,7 +61,7 @@ def test_the_master_may_be_elsewhere(machine: Machine, low: int, port: int) -> N
     machine.does("stop", "--port", port)
 
 
-def test_an_actor_for_which_no_port_is_free_is_told_with_the_range(
+def test_an_actor_without_a_free_port_fails_with_the_range(
     machine: Machine, low: int
 ) -> None:
     machine.does("start", "--ports", f"{low}-{low + 3}", "--cpus", 2)
@@ -83,7 +83,7 @@ def test_an_actor_for_which_no_port_is_free_is_told_with_the_range(
     machine.does("stop", "--port", low)
 
 
-def test_a_range_of_which_nothing_is_free_is_told_before_anything_starts(
+def test_a_range_without_a_free_port_is_refused_before_anything_starts(
     machines: Any, low: int, port: int
 ) -> None:
     first, second = machines("first"), machines("second")
@@ -98,10 +98,10 @@ def test_a_range_of_which_nothing_is_free_is_told_before_anything_starts(
 
 
 @pytest.mark.parametrize("ports", ["9000", "9100-9000", "0-9", "a-b"])
-def test_what_is_no_range_is_told(machine: Machine, ports: str) -> None:
+def test_an_invalid_range_is_refused(machine: Machine, ports: str) -> None:
     assert "is no range of ports" in machine.refuses("start", "--ports", ports, code=2)
 
 
-def test_a_range_too_small_for_a_worker_is_told(machine: Machine, low: int) -> None:
+def test_a_range_too_small_for_a_worker_is_refused(machine: Machine, low: int) -> None:
     why = machine.refuses("start", "--ports", f"{low}-{low + 1}")
     assert f"{low}-{low + 1} is too small a range: a worker listens at 3 ports itself" in why

@@ -104,7 +104,7 @@ RAISING: dict[str, Callable[[Any], object]] = {
 }
 
 
-def test_an_error_dies_where_it_is_caught(here: None, no_collector: None) -> None:
+def test_a_caught_error_is_freed_at_once(here: None, no_collector: None) -> None:
     actor = Actor()
     for name, raising in RAISING.items():
         caught = None
@@ -121,7 +121,7 @@ def _is_gone(reference: "weakref.ref[Any]") -> bool:
     return reference() is None
 
 
-def test_the_same_in_process(
+def test_a_caught_error_is_freed_at_once_in_one_process(
     monkeypatch: pytest.MonkeyPatch, nothing_left: None, no_collector: None
 ) -> None:
     monkeypatch.setenv("REMOTELY_LOCAL", "1")
@@ -135,7 +135,7 @@ def test_the_same_in_process(
 
 
 @pytest.mark.usefixtures("nothing_left", "no_collector")
-def test_an_actor_whose_method_raised_or_was_misspelt_gives_back_its_cpu() -> None:
+def test_an_actor_whose_method_raised_or_was_misspelt_releases_its_cpu() -> None:
     remotely.connect(cpus=1, patience_s=10)
 
     def boom() -> None:
@@ -164,7 +164,7 @@ def test_an_actor_whose_method_raised_or_was_misspelt_gives_back_its_cpu() -> No
 
 
 @pytest.mark.usefixtures("nothing_left", "no_collector")
-def test_a_future_that_is_done_does_not_keep_its_actor() -> None:
+def test_a_done_future_does_not_keep_its_actor() -> None:
     remotely.connect(cpus=1, patience_s=10)
 
     future = Actor().work.submit()
@@ -174,7 +174,7 @@ def test_a_future_that_is_done_does_not_keep_its_actor() -> None:
 
 
 @pytest.mark.usefixtures("nothing_left", "no_collector")
-def test_who_waits_for_room_collects_the_garbage_that_fills_it() -> None:
+def test_a_request_that_waits_for_resources_collects_garbage() -> None:
     remotely.connect(cpus=1, patience_s=10)
     circle: list[Any] = [Actor()]
     circle.append(circle)
@@ -184,7 +184,7 @@ def test_who_waits_for_room_collects_the_garbage_that_fills_it() -> None:
 
 
 @pytest.mark.usefixtures("here", "no_collector")
-def test_an_error_that_arrives_for_nobody_leaves_nothing() -> None:
+def test_an_error_for_a_dropped_future_leaves_nothing() -> None:
     actor = Actor()
     future = actor.boom.submit()
     wait_until(future.done, "it raised")

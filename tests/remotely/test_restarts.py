@@ -52,7 +52,7 @@ def survived(pid: Callable[[], int]) -> int:
     return pid()
 
 
-def test_a_borrowed_handle_follows_its_actor_through_its_lives(cluster: str) -> None:
+def test_a_borrowed_handle_follows_restarts(cluster: str) -> None:
     keeper = Keeper()
     borrower = Borrower(keeper)
     pids = [borrower.pid_of_keeper()]
@@ -69,7 +69,7 @@ def test_a_borrowed_handle_follows_its_actor_through_its_lives(cluster: str) -> 
         survived(borrower.pid_of_keeper)
 
 
-def test_a_detached_actor_is_restarted_when_its_maker_has_gone(
+def test_a_detached_actor_is_restarted_without_its_maker(
     started: Any, nothing_left: None
 ) -> None:
     start = np.arange(100_000.0)
@@ -93,7 +93,7 @@ def test_a_detached_actor_is_restarted_when_its_maker_has_gone(
     wait_until(lambda: not restart_files(), "the end of what it was made from")
 
 
-def test_a_detached_actor_that_is_closed_is_not_restarted(started: Any, nothing_left: None) -> None:
+def test_a_closed_detached_actor_is_not_restarted(started: Any, nothing_left: None) -> None:
     remotely.connect(started.address, key=started.key)
     keeper = remotely.options(Keeper, name="closed", detached=True)()
     pid = keeper.pid()
@@ -107,7 +107,7 @@ def test_a_detached_actor_that_is_closed_is_not_restarted(started: Any, nothing_
     wait_until(lambda: not restart_files(), "the end of what it was made from")
 
 
-def test_a_constructor_that_fails_in_the_next_life_is_the_end(
+def test_a_constructor_that_raises_on_restart_ends_the_actor(
     started: Any, nothing_left: None, tmp_path: Any
 ) -> None:
     @remotely.remote_class(max_restarts=5)
@@ -126,7 +126,7 @@ def test_a_constructor_that_fails_in_the_next_life_is_the_end(
         survived(once.pid)
 
 
-def test_calls_of_an_actor_that_is_killed_while_its_next_life_waits_for_room_are_told(
+def test_calls_to_an_actor_killed_while_its_restart_waits_for_resources_fail(
     here: None,
 ) -> None:
     keeper = remotely.options(Keeper, cpus=16)()

@@ -36,7 +36,7 @@ except remotely.RemotelyError as error:
 """
 
 
-def test_who_holds_it_is_refused_everywhere_and_nobody_else(
+def test_the_holder_of_a_revoked_key_is_refused_everywhere_and_no_other_peer(
     started: Started, nothing_left: None, tmp_path: Path
 ) -> None:
     remotely.connect(started.address, key=started.key)

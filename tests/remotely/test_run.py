@@ -51,14 +51,14 @@ def test_a_command_that_is_killed_gives_the_exit_code_of_a_shell(job: Callable[[
     assert one.ends() == [128 + signal.SIGKILL]
 
 
-def test_a_command_that_is_not_there_is_told(job: Callable[[int], Job]) -> None:
+def test_an_unknown_command_is_reported(job: Callable[[int], Job]) -> None:
     one = job(1)
     one.start(1, "no-such-command")
     assert one.ends() == [127]
     assert "no-such-command: No such file or directory" in one.errors()[0]
 
 
-def test_two_jobs_on_one_machine_do_not_disturb_each_other(job: Callable[[int], Job]) -> None:
+def test_two_jobs_on_one_machine_are_independent(job: Callable[[int], Job]) -> None:
     one, two = job(1), job(2)
     one.script(1)
     two.script(2)
@@ -69,7 +69,7 @@ def test_two_jobs_on_one_machine_do_not_disturb_each_other(job: Callable[[int], 
     assert two.ends() == [0, 0]
 
 
-def test_ranks_that_do_not_come_are_named(job: Callable[[int], Job]) -> None:
+def test_missing_ranks_are_named(job: Callable[[int], Job]) -> None:
     one = job(1)
     one.script(3, ranks=(0,), options=("--patience", 1))
     assert one.ends() == [1]
@@ -79,7 +79,7 @@ def test_ranks_that_do_not_come_are_named(job: Callable[[int], Job]) -> None:
     assert "--rendezvous DIR" in told
 
 
-def test_when_a_rank_cannot_join_rank_0_ends_at_once_and_says_why(
+def test_a_rank_that_cannot_join_ends_rank_0_with_the_reason(
     job: Callable[[int], Job],
 ) -> None:
     one = job(1)
@@ -93,7 +93,7 @@ def test_when_a_rank_cannot_join_rank_0_ends_at_once_and_says_why(
     assert f", but {why}" in told
 
 
-def test_a_folder_that_is_not_shared_is_told_by_the_ranks_that_wait_in_vain(
+def test_a_rank_that_never_sees_rank_0_suspects_that_the_folder_is_not_shared(
     job: Callable[[int], Job],
 ) -> None:
     one = job(1)
@@ -105,7 +105,7 @@ def test_a_folder_that_is_not_shared_is_told_by_the_ranks_that_wait_in_vain(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_when_rank_0_ends_before_all_have_come_those_that_wait_end_too(
+def test_the_end_of_rank_0_ends_the_ranks_that_wait_for_it(
     job: Callable[[int], Job], tmp_path: Path, number: signal.Signals
 ) -> None:
     one = job(1)
@@ -121,7 +121,7 @@ def test_when_rank_0_ends_before_all_have_come_those_that_wait_end_too(
     wait_until(lambda: not processes(str(tmp_path)), "the end of everything")
 
 
-def test_a_job_of_a_name_that_runs_is_refused_and_the_first_goes_on(
+def test_a_second_job_of_the_same_name_is_refused(
     job: Callable[[int], Job],
 ) -> None:
     one, two = job(1), job(1)
@@ -134,7 +134,7 @@ def test_a_job_of_a_name_that_runs_is_refused_and_the_first_goes_on(
     assert one.ends() == [0]
 
 
-def test_a_job_that_starts_again_while_its_first_run_ends_keeps_its_keys(
+def test_a_job_restarted_while_its_first_run_ends_keeps_its_keys(
     job: Callable[[int], Job],
 ) -> None:
     one, two = job(1), job(1)
@@ -150,7 +150,7 @@ def test_a_job_that_starts_again_while_its_first_run_ends_keeps_its_keys(
     assert two.ends() == [0]
 
 
-def test_a_disk_that_fails_at_the_end_of_a_job_changes_neither_its_exit_code_nor_what_ends(
+def test_a_disk_failure_at_the_end_of_a_job_does_not_change_its_end(
     job: Callable[[int], Job], tmp_path: Path
 ) -> None:
     one = job(1)
@@ -169,7 +169,7 @@ def test_a_disk_that_fails_at_the_end_of_a_job_changes_neither_its_exit_code_nor
     ("victim", "number"),
     [("rank 0", signal.SIGTERM), ("rank 0", signal.SIGKILL), ("command", signal.SIGKILL)],
 )
-def test_a_job_whose_rank_0_is_ended_leaves_nothing(
+def test_a_job_whose_rank_0_ends_leaves_nothing_behind(
     job: Callable[[int], Job], tmp_path: Path, number: signal.Signals, victim: str
 ) -> None:
     one = job(1)
@@ -187,7 +187,7 @@ def test_a_job_whose_rank_0_is_ended_leaves_nothing(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_rank_that_is_ended_takes_what_is_its_own_and_the_others_go_on(
+def test_a_rank_that_ends_leaves_nothing_behind_and_the_others_go_on(
     job: Callable[[int], Job], tmp_path: Path, number: signal.Signals
 ) -> None:
     one = job(1)
@@ -208,7 +208,7 @@ def test_a_rank_that_is_ended_takes_what_is_its_own_and_the_others_go_on(
     assert one.ends()[0] == 0
 
 
-def test_ctrl_c_is_for_the_command_and_all_ranks_end_when_it_does(
+def test_ctrl_c_interrupts_the_command_and_all_ranks_end_with_it(
     job: Callable[[int], Job],
 ) -> None:
     one = job(1)
@@ -232,7 +232,7 @@ def test_ctrl_c_is_for_the_command_and_all_ranks_end_when_it_does(
     assert [rank.wait(DEADLINE_S) for rank in one.ranks] == [2, 0]
 
 
-def test_under_nohup_a_job_outlives_its_terminal(job: Callable[[int], Job]) -> None:
+def test_under_nohup_a_job_survives_sighup(job: Callable[[int], Job]) -> None:
     one = job(1)
     one.start(1, "sh", "-c", "echo $$; read line; exit 5", by=("nohup",))
     command = int(one.line())
@@ -245,7 +245,7 @@ def test_under_nohup_a_job_outlives_its_terminal(job: Callable[[int], Job]) -> N
     assert one.ends() == [5]
 
 
-def test_what_a_command_has_left_in_the_background_ends_with_it(
+def test_background_processes_of_a_command_end_with_it(
     job: Callable[[int], Job], tmp_path: Path
 ) -> None:
     one = job(1)
@@ -274,7 +274,7 @@ def test_no_secret_is_in_an_argument_or_a_variable_of_any_process(
     assert one.ends() == [0, 0]
 
 
-def test_without_a_launcher_a_command_has_a_cluster_of_this_machine(machine: Machine) -> None:
+def test_without_a_launcher_a_command_runs_on_this_machine(machine: Machine) -> None:
     remotely = str(SCRIPTS / "remotely")
     command = [remotely, "run", "--", sys.executable, "-c", "import sys; sys.exit(5)"]
     clean = {k: v for k, v in machine.environment.items() if not k.startswith("SLURM")}
@@ -286,7 +286,7 @@ def test_without_a_launcher_a_command_has_a_cluster_of_this_machine(machine: Mac
     assert os.path.exists(machine.home / "jobs")
 
 
-def test_without_a_launcher_a_job_of_several_ranks_does_not_run(
+def test_without_a_launcher_several_ranks_are_refused(
     machine: Machine, tmp_path: Path
 ) -> None:
     options = ("--wait-for", 4, "--rendezvous", tmp_path / "rv", "--job", "train")
@@ -295,7 +295,7 @@ def test_without_a_launcher_a_job_of_several_ranks_does_not_run(
     assert {file.name for file in tmp_path.iterdir()}.isdisjoint({"rv", "ran"})
 
 
-def test_a_mistyped_folder_to_meet_in_is_told_and_nothing_is_made(
+def test_a_mistyped_rendezvous_folder_is_refused(
     job: Callable[[int], Job], tmp_path: Path
 ) -> None:
     one = job(1)
@@ -308,7 +308,7 @@ def test_a_mistyped_folder_to_meet_in_is_told_and_nothing_is_made(
     assert not (tmp_path / "mistyped").exists()
 
 
-def test_when_the_guard_is_killed_so_is_the_command(
+def test_the_command_ends_when_its_guard_is_killed(
     job: Callable[[int], Job], tmp_path: Path
 ) -> None:
     one = job(1)
@@ -320,7 +320,7 @@ def test_when_the_guard_is_killed_so_is_the_command(
     wait_until(lambda: not processes(str(tmp_path)), "the end of everything")
 
 
-def test_when_the_guard_is_ended_before_the_command_runs_so_is_the_job(
+def test_the_job_ends_when_its_guard_ends_before_the_command_starts(
     job: Callable[[int], Job], tmp_path: Path
 ) -> None:
     one = job(1)

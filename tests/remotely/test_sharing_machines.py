@@ -26,7 +26,7 @@ def status_of(actor: Any) -> Any:
     return found
 
 
-def test_actors_with_a_part_of_a_gpu_see_the_one_that_they_share(nothing_left: None) -> None:
+def test_actors_with_a_share_of_a_gpu_see_the_same_gpu(nothing_left: None) -> None:
     remotely.connect(gpus=[2, 5], patience_s=1)
     halves = [remotely.options(Look, gpus=0.5)() for _ in range(3)]
     assert [half.gpus() for half in halves] == ["2", "2", "5"]
@@ -39,7 +39,7 @@ def test_actors_with_a_part_of_a_gpu_see_the_one_that_they_share(nothing_left: N
     assert Look().gpus() == ""
 
 
-def test_resources_of_ones_own_are_counted_and_shown(nothing_left: None) -> None:
+def test_custom_resources_are_counted_and_shown(nothing_left: None) -> None:
     remotely.connect(resources={"license": 2, "disk": 0.5}, patience_s=1)
     licensed = remotely.options(Look, resources={"license": 1})
     first, second = licensed(), licensed()
@@ -55,7 +55,7 @@ def test_resources_of_ones_own_are_counted_and_shown(nothing_left: None) -> None
     assert licensed().gpus() == ""
 
 
-def test_two_groups_that_do_not_fit_together_live_one_after_the_other(nothing_left: None) -> None:
+def test_two_groups_that_do_not_fit_together_run_one_after_the_other(nothing_left: None) -> None:
     remotely.connect(cpus=4)
     one_cpu = remotely.options(Look, cpus=1)
     lived: list[int] = []
@@ -112,20 +112,20 @@ def test_an_actor_is_placed_near_another(started: Started, nothing_left: None) -
         ({"machine": 5}, ValueError, "a string"),
     ],
 )
-def test_what_is_written_wrongly_is_refused_in_a_sentence(
+def test_invalid_options_are_refused(
     option: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
         remotely.options(Look, **option)
 
 
-def test_what_belongs_to_one_instance_is_no_option_of_a_class() -> None:
+def test_options_of_one_instance_are_not_options_of_a_class() -> None:
     for option in ({"machine": "m"}, {"near": None}):
         with pytest.raises(TypeError, match="option of one instance"):
             remotely.remote_class(**option)
 
 
-def test_bad_resources_of_a_cluster_are_refused(nothing_left: None) -> None:
+def test_invalid_resources_of_a_cluster_are_refused(nothing_left: None) -> None:
     with pytest.raises(ValueError, match="a number from 0 up"):
         remotely.connect(resources={"license": "two"})  # type: ignore[dict-item]
     with pytest.raises(remotely.RemotelyError, match="for a cluster of your own"):

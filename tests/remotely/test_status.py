@@ -53,7 +53,7 @@ def does(name: str, running: int, queue: int, method: str) -> bool:
     return (seen.running, seen.queue, seen.method) == (running, queue, method)
 
 
-def test_the_method_that_runs_is_shown(cluster: str) -> None:
+def test_the_running_method_is_shown(cluster: str) -> None:
     waiter = Waiter()
     name = remotely.status().actors[0].name
     idle = doing(name)
@@ -68,7 +68,7 @@ def test_the_method_that_runs_is_shown(cluster: str) -> None:
 
 
 @pytest.mark.zeromq
-def test_it_is_shown_how_many_calls_wait(cluster: str) -> None:
+def test_the_number_of_queued_calls_is_shown(cluster: str) -> None:
     waiter = Waiter()
     name = remotely.status().actors[0].name
     assert doing(name).queue == 0
@@ -88,7 +88,7 @@ def test_a_method_that_holds_the_interpreter_is_shown(here: None) -> None:
     assert future.exception()
 
 
-def test_several_at_a_time_are_counted(here: None) -> None:
+def test_concurrent_calls_are_counted(here: None) -> None:
     threaded, asynchronous, batched = Threaded(), Asynchronous(), Batched()
     futures = [
         *(threaded.waits_for.submit(60.0) for _ in range(5)),
@@ -109,7 +109,7 @@ def test_several_at_a_time_are_counted(here: None) -> None:
 # --- the page -------------------------------------------------------------------------------------
 
 
-def test_of_those_that_run_the_page_names_the_one_that_has_run_longest() -> None:
+def test_the_page_names_the_oldest_running_call() -> None:
     with new() as (_, page):
         several = Several(page)
         first = several.begin("first")
@@ -129,7 +129,7 @@ def test_a_long_name_is_cut_and_any_page_can_be_read() -> None:
         assert look(page).method == ""
 
 
-def test_counts_are_right_whatever_threads_write_them() -> None:
+def test_counts_are_exact_with_several_threads() -> None:
     with new() as (_, page):
         several = Several(page)
 
@@ -148,7 +148,7 @@ def test_counts_are_right_whatever_threads_write_them() -> None:
 # --- who is asked ---------------------------------------------------------------------------------
 
 
-def test_a_status_is_answered_when_the_last_peer_has_said_what_it_does() -> None:
+def test_a_status_is_sent_when_the_last_peer_has_replied() -> None:
     told: list[str] = []
     queries = StatusQueries(lambda who, message: told.append(who))
     queries.ask("client", 1, ["worker", "client"], now=0.0)
@@ -161,7 +161,7 @@ def test_a_status_is_answered_when_the_last_peer_has_said_what_it_does() -> None
     assert queries.due(0.1) == []
 
 
-def test_a_status_waits_for_no_silent_peer_longer_than_its_patience() -> None:
+def test_a_status_does_not_wait_for_a_silent_peer_beyond_its_timeout() -> None:
     queries = StatusQueries(lambda who, message: None)
     queries.ask("other", 1, ["worker", "client"], now=0.0)
     assert queries.due(PATIENCE_S - 0.1) == []
@@ -172,7 +172,7 @@ def test_a_status_waits_for_no_silent_peer_longer_than_its_patience() -> None:
     assert queries.due(9.0) == [("other", 2)]
 
 
-def test_an_actor_cannot_cut_off_the_page_that_its_worker_reads() -> None:
+def test_an_actor_cannot_truncate_the_page_that_its_worker_reads() -> None:
     with new() as (fd, page):
         with pytest.raises(PermissionError):
             os.ftruncate(fd, 0)

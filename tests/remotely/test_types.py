@@ -268,7 +268,7 @@ def script(text: str) -> dict[str, str]:
     return {"script.py": start + textwrap.dedent(text)}
 
 
-def test_a_module_that_the_script_loads_later_is_sent_ahead_of_the_call(
+def test_a_module_loaded_later_by_the_script_is_sent_before_the_call(
     started: Started, folder: Path
 ) -> None:
     write(folder, {"late.py": "import app.kinds\nclass Late:\n    color = app.kinds.Color.RED\n"})
@@ -287,7 +287,7 @@ def test_a_module_that_the_script_loads_later_is_sent_ahead_of_the_call(
     assert out == dict.fromkeys(out, True)
 
 
-def test_an_actor_sends_on_what_it_was_sent(started: Started, folder: Path) -> None:
+def test_an_actor_forwards_modules_that_it_was_sent(started: Started, folder: Path) -> None:
     write(
         folder,
         {
@@ -317,7 +317,7 @@ def test_an_actor_sends_on_what_it_was_sent(started: Started, folder: Path) -> N
     assert out == dict.fromkeys(out, True)
 
 
-def test_another_script_finds_an_actor_whose_module_it_does_not_have(
+def test_a_script_uses_an_actor_whose_module_it_does_not_have(
     started: Started, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -360,7 +360,7 @@ def test_a_module_that_is_missing_on_another_machine_says_how_to_send_it(
     assert told(run(folder, started, "script.py")) == {"named": True}
 
 
-def test_what_a_module_does_at_its_top_level_is_done_in_actors_too_but_for_actors(
+def test_top_level_code_of_a_module_runs_in_actors_except_making_actors(
     folder: Path,
 ) -> None:
     write(
@@ -400,7 +400,7 @@ def test_what_a_module_does_at_its_top_level_is_done_in_actors_too_but_for_actor
     assert out == {"arguments": True, "refused": True}
 
 
-def test_a_reloaded_module_is_new_in_new_actors_and_stays_in_those_that_have_it(
+def test_a_reloaded_module_only_changes_new_actors(
     folder: Path,
 ) -> None:
     write(folder, {"config.py": "RATE = 1\n"})
@@ -423,7 +423,7 @@ def test_a_reloaded_module_is_new_in_new_actors_and_stays_in_those_that_have_it(
     assert out == dict.fromkeys(out, True)
 
 
-def test_an_error_over_there_shows_the_line_of_the_module(started: Started, folder: Path) -> None:
+def test_a_remote_traceback_shows_the_line_of_the_module(started: Started, folder: Path) -> None:
     text = """
         from app.checks import Checker, MyErr
         try:
@@ -436,7 +436,7 @@ def test_an_error_over_there_shows_the_line_of_the_module(started: Started, fold
     assert told(run(folder, started, "script.py")) == {"line": True}
 
 
-def test_a_module_with_a_name_of_the_standard_library_goes_by_value(
+def test_a_module_named_like_one_of_the_standard_library_is_sent_by_value(
     started: Started, folder: Path
 ) -> None:
     taken = """

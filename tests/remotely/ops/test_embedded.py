@@ -44,7 +44,7 @@ def tell(worker: "subprocess.Popen[bytes]", cluster: EmbeddedCluster) -> None:
 
 
 @pytest.mark.parametrize(("step", "call"), [(s, c) for s in STEPS for c in (1, 2)][:-1])
-def test_an_interrupt_while_it_starts_leaves_nothing_once_it_is_closed(
+def test_an_interrupted_start_leaves_nothing_after_close(
     nothing_left: None, monkeypatch: pytest.MonkeyPatch, step: str, call: int
 ) -> None:
     cluster = EmbeddedCluster()
@@ -57,7 +57,7 @@ def test_an_interrupt_while_it_starts_leaves_nothing_once_it_is_closed(
     assert not processes(str(cluster.folder))
 
 
-def test_an_interrupt_while_it_ends_leaves_no_folder_and_the_daemons_end_by_themselves(
+def test_an_interrupted_close_leaves_no_folder_and_the_daemons_end(
     nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = EmbeddedCluster()
@@ -71,7 +71,7 @@ def test_an_interrupt_while_it_ends_leaves_no_folder_and_the_daemons_end_by_them
     cluster.close()  # they are our children, to be reaped
 
 
-def test_a_worker_that_finds_no_folder_ends_without_a_word(
+def test_a_worker_without_its_folder_exits_silently(
     nothing_left: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     cluster = EmbeddedCluster()  # which makes the folder as it starts
@@ -95,7 +95,7 @@ worker.main()
 """
 
 
-def test_a_worker_that_loses_its_folder_as_it_starts_leaves_no_process(
+def test_a_worker_that_loses_its_folder_during_startup_leaves_no_process(
     nothing_left: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     cluster = EmbeddedCluster()
@@ -125,7 +125,7 @@ def test_a_master_removes_the_folder_that_its_interrupted_script_could_not(
     cluster.close()
 
 
-def test_a_cluster_starts_where_stderr_is_no_file(nothing_left: None) -> None:
+def test_a_cluster_starts_if_stderr_is_not_a_file(nothing_left: None) -> None:
     cluster = EmbeddedCluster()
     with contextlib.redirect_stderr(io.StringIO()):
         cluster.start(Offer(cpus=1, gpus=0))

@@ -32,7 +32,7 @@ def test_a_machine_may_have_its_own_settings() -> None:
     assert file.all_hosts[2].cpus == 4
 
 
-def test_the_master_has_the_port_of_its_address_or_the_first_of_the_range() -> None:
+def test_the_master_uses_the_port_of_its_address_or_the_first_of_the_range() -> None:
     more = '\nhosts = ["a"]\nports = "9000-9009"'
     assert parse_hosts(f'address = "n:8011"{more}', "f").port == 8011
     ranged = parse_hosts(f'address = "n"{more}', "f")

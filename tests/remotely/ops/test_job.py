@@ -15,7 +15,7 @@ from remotely.ops.rendezvous import Rendezvous
 PATIENCE_S = 600.0
 
 
-def test_a_rank_that_saw_rank_0_only_once_does_not_wait_for_it_when_it_is_gone(
+def test_a_rank_does_not_wait_for_a_rank_0_that_has_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first = Rendezvous(tmp_path / "job", 0)

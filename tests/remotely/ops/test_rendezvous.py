@@ -15,7 +15,7 @@ from remotely.ops.rendezvous import Invitation, Note, Rendezvous, missing, remov
 from remotely.transport import key_files
 
 
-def test_rank_0_and_the_others_read_what_each_other_writes(tmp_path: Path) -> None:
+def test_rank_0_and_the_others_read_each_others_files(tmp_path: Path) -> None:
     first, second = (Rendezvous(tmp_path / "jobs" / "9", rank) for rank in (0, 1))
     assert second.invitation() is None
     second.note("came")  # there is no folder yet, which is no error
@@ -34,7 +34,7 @@ def test_rank_0_and_the_others_read_what_each_other_writes(tmp_path: Path) -> No
     assert second.is_open()
 
 
-def test_each_run_of_a_job_has_keys_of_its_own(tmp_path: Path) -> None:
+def test_each_run_of_a_job_has_its_own_keys(tmp_path: Path) -> None:
     meeting = Rendezvous(tmp_path / "9", 0)
     meeting.open()
     before = key_files.load_member(meeting.folder / "worker.key")
@@ -69,7 +69,7 @@ def test_a_second_job_of_the_same_name_on_another_machine_is_refused(
     second.check()  # nobody answers any more: its machine was lost
 
 
-def test_one_of_two_jobs_that_start_at_once_is_refused(
+def test_one_of_two_jobs_that_start_at_the_same_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Rendezvous(tmp_path / "9", 0)
@@ -90,7 +90,7 @@ def test_one_of_two_jobs_that_start_at_once_is_refused(
     assert {file.name for file in tmp_path.iterdir()} == {"9"}
 
 
-def test_a_run_removes_its_own_folder_and_no_other(
+def test_a_run_only_removes_its_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Rendezvous(tmp_path / "9", 0)
@@ -107,7 +107,7 @@ def test_a_run_removes_its_own_folder_and_no_other(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_taken_away_is_no_error_at_the_end(
+def test_a_folder_that_cannot_be_renamed_is_still_removed_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_stale(self: Path, to: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_taken_away_is_no_error_at_the_end(
     assert not list(tmp_path.glob("*/*.key"))
 
 
-def test_what_a_killed_run_of_a_job_has_left_is_replaced(
+def test_the_folder_of_a_killed_run_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meeting = Rendezvous(tmp_path / "9", 0)
@@ -133,7 +133,7 @@ def test_what_a_killed_run_of_a_job_has_left_is_replaced(
     assert (meeting.invitation(), meeting.notes()) == (None, {})
 
 
-def test_half_a_file_is_no_file(tmp_path: Path) -> None:
+def test_a_truncated_file_is_ignored(tmp_path: Path) -> None:
     meeting = Rendezvous(tmp_path, 0)
     (tmp_path / "address.json").write_text('{"addresses": ["10.')
     (tmp_path / "rank-1.json").write_text("{")
@@ -141,7 +141,7 @@ def test_half_a_file_is_no_file(tmp_path: Path) -> None:
     assert Invitation.__struct_fields__
 
 
-def test_missing_ranks_are_named_with_what_is_known_of_each() -> None:
+def test_missing_ranks_are_named_with_the_known_reasons() -> None:
     notes = {
         1: Note(rank=1, machine="node1", state="joined"),
         2: Note(rank=2, machine="node2", state="came", why="a firewall drops it"),
