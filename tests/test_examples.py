@@ -1,4 +1,4 @@
-"""The examples and the README's first class run as they stand, on a cluster and without one."""
+"""The examples and the README's first class run unchanged, on a cluster and without one."""
 
 import os
 import re

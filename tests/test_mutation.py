@@ -1,4 +1,4 @@
-"""The reasons for mutants that live are about lines that are there."""
+"""The explained surviving mutants are mutations of existing lines."""
 
 import tomllib
 from pathlib import Path

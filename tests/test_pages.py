@@ -1,4 +1,4 @@
-"""The pages run: every Python block of the README and of docs/, or it says why not."""
+"""The Python blocks of the README and of docs/ run, unless they are marked otherwise."""
 
 import importlib
 import os
@@ -80,7 +80,7 @@ def test_the_output_of_a_block_must_match_its_comments() -> None:
 
 
 def is_there(name: str) -> bool:
-    """Whether a dotted name is a module or an attribute, or needs another package."""
+    """Return whether a dotted name exists, or needs a package that is not installed."""
     thing: Any = None
     parts = name.split(".")
     for count, part in enumerate(parts, 1):

@@ -1,4 +1,4 @@
-"""What the repository says of itself is true: commands, names, pins, packaging."""
+"""Consistency of the repository: commands, links, pins, packaging."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ PAGES = (
     *DECISION_PAGES,
 )
 
-# Written so that no pattern is found in this file.
+# Written so that no pattern matches this file.
 MACHINE_WORDS = {
     "a host of a package registry": r"\b(pypi|pythonhosted|download\.pytorch|anaconda)\.org",
     "a registry's setting": r"index[-_]url|find[-]links|trusted[-]host",
@@ -48,7 +48,7 @@ def tracked_files() -> list[str]:
 
 
 def dependency_lines() -> list[str]:
-    """Return the lines of pyproject.toml that name what is needed to run, build or test."""
+    """Return the lines of pyproject.toml with dependencies for running, building or testing."""
     lists = re.findall(
         r"^(?:dependencies|rl|docs|dev) = \[\n(.*?)^\]",
         text_of("pyproject.toml"),
@@ -76,7 +76,7 @@ def make_targets() -> set[str]:
 
 
 def code_in(page: str) -> list[str]:
-    """Return what stands in a page as code: blocks, and words between backticks."""
+    """Return the code in a page: indented blocks, and text between backticks."""
     text = text_of(page)
     return [
         *re.findall(r"^ {4}(\S.*)$", text, re.MULTILINE),

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works where the repository is not."""
+"""The wheel: its contents, and that it works without the repository."""
 
 import hashlib
 import json
@@ -31,12 +31,12 @@ class Counter:
 print(Counter().add(1), remotely.__file__)
 """
 
-# The folders in which a Python finds packages, if it has what the wheel needs.
+# Prints the package folders of a Python that has the dependencies of the wheel.
 NEEDED = (
     "import sys, zmq; print(*(path for path in sys.path if path.endswith('-packages')), sep='\\n')"
 )
 
-# Behind README's first example, for type checkers: what they are to know, and mistakes.
+# Appended to README's first example, for type checkers: known types, and errors.
 CHECKED = """
 from typing import assert_type
 
@@ -64,10 +64,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def install(wheel: Path, folder: Path, python: str = sys.executable) -> Path:
-    """Have pip install the wheel into a new environment; what it needs is that of a Python.
+    """Install the wheel into a new environment, with the dependencies of an existing Python.
 
-    Returns the folder of its commands.  Skips the test if that Python, or what is needed, is not
-    here.
+    Returns the folder of its commands.  Skips the test without that Python or the dependencies.
     """
     needed = subprocess.run(
         [shutil.which(python) or "false", "-c", NEEDED], capture_output=True, text=True, check=False
@@ -92,7 +91,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     commands: Path, folder: Path, *command: str, **variables: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command of an environment in a folder, as somebody who has nothing else of ours."""
+    """Run a command of an environment in a folder, without any of our variables."""
     ours = ("REMOTELY", "PYTEST", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""What each file may import and call, as its syntax tells."""
+"""Rules for what each file may import and call, checked on its syntax tree."""
 
 import ast
 import subprocess
@@ -16,7 +16,7 @@ FILES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
-# What happens in these depends on what they are handed, and on nothing else.
+# These only depend on their arguments.
 PURE = (
     "errors",
     *(file for file in FILES if file.startswith("protocol.")),
@@ -42,19 +42,18 @@ PURE = (
 )
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 
-# Beyond the pure files, these are reached from them: the picklers look at files, to learn where a
-# module lies.
+# Files that pure ones import besides each other: the picklers look up the location of modules.
 REACHED = {"values.picklers"}
 
-# The one unpickle site: codec.decode.
+# The single unpickling function is codec.decode.
 LOADERS = {"loads", "load", "Unpickler"}
 PICKLES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
 
-# The wall's clock jumps.  Where it is read for people, who compare it with a watch:
+# The wall clock may jump.  It is only read for times that are shown to users:
 WALL_CLOCK_FOR_PEOPLE = {
-    ("worker.spawner", "time.time"),  # since when an actor lives, in `remotely status`
-    ("guest.guest", "time.time"),  # the same of one that has dialled in
-    ("cli.inspect", "time.time"),  # and how long ago that is
+    ("worker.spawner", "time.time"),  # the start of an actor, in `remotely status`
+    ("guest.guest", "time.time"),  # the start of a guest
+    ("cli.inspect", "time.time"),  # how long ago that is
 }
 WALL_CLOCKS = {
     "time.time",
@@ -79,7 +78,7 @@ STDLIB_AND_CORE = sys.stdlib_module_names | {
     "threadpoolctl",
     "zmq",
 }
-# What an optional library asks for, which is imported together with it.
+# Imports of the files for optional libraries.
 WITH_OPTIONAL = {
     "pools.joblib_backend": {"joblib", "numpy"},
     "actor.plasma_values": {"ray", "numpy"},  # of an actor that Ray has started
@@ -97,7 +96,7 @@ def tree_of(stem: str) -> ast.Module:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the dotted names of all modules imported anywhere in the tree, but for annotations."""
+    """Yield the dotted names of all modules that the tree imports, except for annotations."""
     todo = [tree]
     while todo:
         node = todo.pop()
@@ -115,7 +114,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def at_import(tree: ast.Module) -> ast.Module:
-    """Return the tree without functions and what is for type checkers: what runs at import."""
+    """Return the part of the tree that runs at import: without functions and TYPE_CHECKING."""
 
     class Drop(ast.NodeTransformer):
         def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -189,7 +188,7 @@ def test_pure_files_open_no_file() -> None:
 
 
 def unpicklers(tree: ast.AST) -> Iterator[str]:
-    """Yield every mention of what unpickles, called or not, by whatever name it is imported."""
+    """Yield every mention of a function that unpickles, called or not, under any alias."""
     names = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

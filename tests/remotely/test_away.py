@@ -1,4 +1,4 @@
-"""Machines and masters that are gone for a moment: what is asked meanwhile is not refused."""
+"""Machines and masters that are away for a moment: requests wait for their return."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ class Repeated:
 
 @pytest.fixture
 def machines(nothing_left: None, tmp_path: Path) -> Iterator[Started]:
-    """A cluster of this test alone: a head without CPUs, and two machines."""
+    """A cluster for this test alone: a head without CPUs, and two machines."""
     cluster = Started(tmp_path)
     remotely.connect(cluster.address, key=cluster.key)
     yield cluster
@@ -75,7 +75,7 @@ def test_a_killed_worker_rejoins_at_once_and_its_actors_are_restarted(
     last = psutil.Process(counter.pid())
     (worker,) = daemons(machines.homes[0], "remotely.worker")
     (zygote,) = daemons(machines.homes[0], "remotely.actor.zygote")
-    last.suspend()  # it hears of nothing
+    last.suspend()  # so that it does not notice
     for pid in (zygote, worker):
         os.kill(pid, signal.SIGKILL)
 
@@ -87,7 +87,7 @@ def test_a_killed_worker_rejoins_at_once_and_its_actors_are_restarted(
     def lives() -> list[int]:
         return [actor.request.life for w in status(machines).workers for actor in w.actors]
 
-    wait_until(lambda: lives() == [1], "its next life")
+    wait_until(lambda: lives() == [1], "its restart")
     assert counter.add() == 1
 
 
@@ -121,7 +121,7 @@ def test_actors_of_a_leaving_machine_are_lost_or_restarted_elsewhere(machines: S
         if home != leaving:
             assert counter.add() == 1
         elif n // 2:
-            with contextlib.suppress(remotely.WorkerLost):  # if it comes before the next life
+            with contextlib.suppress(remotely.WorkerLost):  # if the call precedes the restart
                 counter.pid()
             assert psutil.Process(counter.pid()).environ()["REMOTELY_HOME"] != leaving
         else:
@@ -152,7 +152,7 @@ def test_a_new_master_answers_once_its_workers_have_registered(machines: Started
         assert isinstance(second.exception(), remotely.NameTaken)
         assert other.result() == 1
     remotely.close(store)
-    # The second may still be on its way, and a worker that is away does not hear of the end.
+    # The second may still be returning, and a worker that is away does not get the end message.
     wait_until(lambda: len(status(machines).workers) == 3, "the return of both workers")
 
 

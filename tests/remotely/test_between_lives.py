@@ -1,4 +1,4 @@
-"""Calls to an actor that has died, and whose next life is not there yet: nobody else waits."""
+"""Calls to an actor that has died and not restarted yet."""
 
 import os
 from concurrent.futures import CancelledError
@@ -15,14 +15,14 @@ from tests.clusters import wait_until
 
 @remotely.remote_class(cpus=0, max_restarts=5)
 class Reborn:
-    """Its lives after the first begin when a test lets them."""
+    """Its restarts wait until a test allows them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.noted: list[int] = []
         if (folder / "died").exists():
             (folder / "waits").touch()
-            wait_until((folder / "go").exists, "it may begin")
+            wait_until((folder / "go").exists, "permission to start")
 
     def die(self) -> None:
         (self.folder / "died").touch()
@@ -53,12 +53,12 @@ class Echo:
 
 
 @pytest.fixture
-def died(cluster: str, tmp_path: Path) -> Any:
-    """An actor whose next life waits until the file `go` is there."""
+def died(any_cluster: None, tmp_path: Path) -> Any:
+    """An actor whose restart waits for the file `go`."""
     actor = Reborn(tmp_path)
     with pytest.raises(ActorDied):
         actor.die()
-    wait_until((tmp_path / "waits").exists, "its next life begins")
+    wait_until((tmp_path / "waits").exists, "the beginning of its restart")
     return actor
 
 
@@ -102,10 +102,10 @@ def test_calls_after_a_broken_connection_are_sent_on_the_next(
         lost.result()
 
 
-def test_a_call_that_waits_for_its_retry_is_cancelled(cluster: str, tmp_path: Path) -> None:
+def test_a_call_that_waits_for_its_retry_is_cancelled(any_cluster: None, tmp_path: Path) -> None:
     actor = Reborn(tmp_path)
     lost = actor.die_or_note.submit(1)
-    wait_until((tmp_path / "waits").exists, "its next life begins")
+    wait_until((tmp_path / "waits").exists, "the beginning of its restart")
     assert lost.cancel()
     with pytest.raises(CancelledError):
         lost.result()
@@ -113,12 +113,10 @@ def test_a_call_that_waits_for_its_retry_is_cancelled(cluster: str, tmp_path: Pa
     assert actor.all() == []
 
 
-def test_a_retried_call_runs_before_later_calls(
-    cluster: str, tmp_path: Path
-) -> None:
+def test_a_retried_call_runs_before_later_calls(any_cluster: None, tmp_path: Path) -> None:
     actor = Reborn(tmp_path)
     lost = actor.die_or_note.submit(1)
-    wait_until((tmp_path / "waits").exists, "its next life begins")
+    wait_until((tmp_path / "waits").exists, "the beginning of its restart")
     later = actor.note.submit(2)
     (tmp_path / "go").touch()
     assert (lost.result(), later.result()) == (1, 2)

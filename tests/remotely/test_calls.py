@@ -195,7 +195,7 @@ def test_arrays_arrive_equal_writable_and_private(cluster: str, size: int) -> No
     assert np.array_equal(sent, np.arange(size, dtype=np.float32))
 
 
-def test_a_ref_arrives_as_the_value(cluster: str) -> None:
+def test_a_ref_arrives_as_the_value(any_cluster: None) -> None:
     echo = Echo()
     ref = remotely.put(np.ones(50_000))
 
@@ -204,7 +204,7 @@ def test_a_ref_arrives_as_the_value(cluster: str) -> None:
 
 
 def test_submit_returns_at_once_and_its_future_has_the_value(
-    cluster: str, tmp_path: Path
+    any_cluster: None, tmp_path: Path
 ) -> None:
     echo = Echo()
 
@@ -306,7 +306,7 @@ def test_blocking_and_submitted_calls_of_many_threads_do_not_lose_a_reply(here: 
     assert answers == [(-n, n) for n in range(300)]
 
 
-def test_attributes_are_read_and_written_in_the_actor(cluster: str) -> None:
+def test_attributes_are_read_and_written_in_the_actor(any_cluster: None) -> None:
     echo = Echo(3)
 
     echo.value = 20
@@ -338,7 +338,7 @@ def test_a_handle_passes_for_an_instance_and_shows_its_docs(here: None) -> None:
     assert clock.tick.__name__ == "tick"
 
 
-def test_async_methods_interleave(cluster: str) -> None:
+def test_async_methods_interleave(any_cluster: None) -> None:
     clock = Clock()
 
     futures = [clock.tick.submit(0.1) for _ in range(5)]
@@ -348,7 +348,7 @@ def test_async_methods_interleave(cluster: str) -> None:
     assert clock.peak() == 5
 
 
-def test_an_async_actor_runs_thousands_of_calls_at_a_time(cluster: str) -> None:
+def test_an_async_actor_runs_thousands_of_calls_at_a_time(any_cluster: None) -> None:
     clock = Clock()
     waiting = [clock.wait_for_noon.submit() for _ in range(2_000)]
     clock.strike_noon.submit().result()
@@ -356,7 +356,7 @@ def test_an_async_actor_runs_thousands_of_calls_at_a_time(cluster: str) -> None:
         assert future.result() is None
 
 
-def test_concurrency_is_the_number_of_calls_at_a_time(cluster: str) -> None:
+def test_concurrency_is_the_number_of_calls_at_a_time(any_cluster: None) -> None:
     meeting = Meeting()
 
     arrived = [meeting.meet.submit() for _ in range(4)]
@@ -370,7 +370,7 @@ def test_wait_false_makes_plain_calls_return_futures(here: None) -> None:
     assert eager.twice(4).result() == 8
 
 
-def test_an_actor_makes_and_calls_others(cluster: str) -> None:
+def test_an_actor_makes_and_calls_others(any_cluster: None) -> None:
     boss, echo = Boss(), Echo(1)
 
     assert boss.delegate(5) == 6
@@ -378,7 +378,7 @@ def test_an_actor_makes_and_calls_others(cluster: str) -> None:
     assert echo.value == 4
 
 
-def test_a_group_is_called_as_one(cluster: str) -> None:
+def test_a_group_is_called_as_one(any_cluster: None) -> None:
     echoes = remotely.group(Echo, 3, 10)
 
     assert echoes.add(5) == [15, 15, 15]
@@ -429,7 +429,7 @@ def test_an_interrupt_while_waiting_leaves_the_channel_usable(here: None, tmp_pa
     assert echo.echo(1) == 1
 
 
-def test_modules_beside_the_script_travel_by_value(cluster: str, tmp_path: Any) -> None:
+def test_modules_beside_the_script_travel_by_value(any_cluster: None, tmp_path: Any) -> None:
     (tmp_path / "beside_the_script.py").write_text(
         "FACTOR = 3\ndef scale(n):\n    return n * FACTOR\n"
     )
