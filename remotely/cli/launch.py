@@ -165,7 +165,7 @@ def down(file: Path) -> None:
         click.echo(f"The cluster at {address} has ended.")
     else:
         click.echo(f"No cluster ran at {address} on this machine.")
-    _print_outcomes(ssh.leave(hosts), len(hosts.all_hosts), "have left it", [])
+    _print_outcomes(ssh.leave(hosts), len(hosts.all_hosts), "have no worker of it", [])
 
 
 def _read(file: Path) -> "HostFile":

@@ -1,8 +1,8 @@
-"""The command `remotely`, as its user meets it: real daemons, real sockets, a machine of its own.
+"""The command `remotely` as its users see it: real daemons and sockets, on simulated machines.
 
 Each test ends by asserting that no process and no file of its machines is left (command.py).
 
-Over 500 lines: one command, and each of its words has its own ways to go wrong.
+Over 400 lines: one command, and each subcommand has its own ways to fail.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from tests.command import Machine, add, copied_key, machines_in
 
 
 class Running(NamedTuple):
-    """A cluster that some tests share, each of which leaves it as it was."""
+    """A cluster that several tests share; each leaves it unchanged."""
 
     machine: Machine
     port: int
@@ -101,40 +101,32 @@ def test_a_cluster_is_started_used_inspected_and_stopped(machine: Machine, port:
     assert f"127.0.0.1:{port} has ended" in machine.does("stop", "--port", port)
 
 
-def test_logs_are_followed_until_the_actor_has_ended(running: Running) -> None:
+def test_logs_are_followed_until_ctrl_c_or_the_end_of_the_actor(running: Running) -> None:
     machine, port = running
-    follow = [str(SCRIPTS / "remotely"), "logs", "one", "--follow", "--port", str(port)]
-    with machine.script(port, "dict(name='one')") as script:
-        add(script, 4)
-        with subprocess.Popen(
-            follow, env=machine.environment, stdout=subprocess.PIPE, text=True
-        ) as following:
-            assert following.stdout is not None
-            assert following.stdout.readline() == "the total is 4\n"
-            add(script, 5)
-            assert following.stdout.readline() == "the total is 9\n"
-            script.communicate(timeout=DEADLINE_S)
-            assert following.stdout.read() == ""
-            assert following.wait(DEADLINE_S) == 0
 
-
-def test_ctrl_c_ends_following_quietly(running: Running) -> None:
-    machine, port = running
-    command = [str(SCRIPTS / "remotely"), "logs", "--follow", "--port", str(port)]
-    with machine.script(port, "dict(name='another')") as script:
-        add(script, 4)
-        with subprocess.Popen(
-            command,
+    def follow(*actor: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [SCRIPTS / "remotely", "logs", *actor, "--follow", "--port", str(port)],
             env=machine.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        ) as following:
-            assert following.stdout is not None
-            assert following.stdout.readline() == "[another] the total is 4\n"
-            following.send_signal(signal.SIGINT)
-            assert following.communicate(timeout=DEADLINE_S) == ("", "")
-            assert following.returncode == 0
+        )
+
+    with machine.script(port, "dict(name='one')") as script:
+        add(script, 4)
+        with follow("one") as of_one, follow() as of_all:
+            assert of_one.stdout is not None
+            assert of_all.stdout is not None
+            assert of_one.stdout.readline() == "the total is 4\n"
+            assert of_all.stdout.readline() == "[one] the total is 4\n"
+            add(script, 5)
+            assert of_one.stdout.readline() == "the total is 9\n"
+            of_all.send_signal(signal.SIGINT)
+            assert of_all.communicate(timeout=DEADLINE_S)[1] == ""
+            script.communicate(timeout=DEADLINE_S)
+            assert of_one.communicate(timeout=DEADLINE_S) == ("", "")
+            assert (of_one.returncode, of_all.returncode) == (0, 0)
 
 
 def test_two_scripts_may_have_actors_of_the_same_class(running: Running) -> None:
@@ -167,26 +159,6 @@ def test_a_key_that_begins_with_a_dash_is_not_an_option(machine: Machine) -> Non
     assert "is neither a key" in said
 
 
-def test_a_stopped_cluster_starts_again_with_the_same_keys(machine: Machine, port: int) -> None:
-    machine.does("start", "--port", port)
-    key = (machine.keys / "worker.key").read_bytes()
-    machine.does("stop", "--port", port)
-    machine.does("start", "--port", port)
-    with machine.script(port) as script:
-        assert add(script, 7) == 7
-    assert (machine.keys / "worker.key").read_bytes() == key
-    machine.does("stop", "--port", port)
-
-
-def test_stop_ends_detached_actors(machine: Machine, port: int) -> None:
-    machine.does("start", "--port", port)
-    with machine.script(port, "dict(detached=True, name='store')") as script:
-        add(script, 1)
-    assert machine.status(port)["actors"][0]["owner"] is None
-    assert "detached" in machine.does("status", "--port", port)
-    machine.does("stop", "--port", port)
-
-
 def test_of_two_starts_at_once_one_starts_a_cluster(machine: Machine, port: int) -> None:
     command = [str(SCRIPTS / "remotely"), "start", "--port", str(port)]
     both = [
@@ -195,14 +167,14 @@ def test_of_two_starts_at_once_one_starts_a_cluster(machine: Machine, port: int)
         )
         for _ in range(2)
     ]
-    said = [start.communicate(timeout=DEADLINE_S)[1] for start in both]
+    errors = [start.communicate(timeout=DEADLINE_S)[1] for start in both]
     assert sorted(start.returncode for start in both) == [0, 1]
-    assert f"a cluster runs at 127.0.0.1:{port} already" in b"".join(said).decode()
+    assert f"a cluster runs at 127.0.0.1:{port} already" in b"".join(errors).decode()
     assert len(machine.status(port)["machines"]) == 1
     machine.does("stop", "--port", port)
 
 
-# --- what cannot be started -----------------------------------------------------------------------
+# --- options of start -----------------------------------------------------------------------------
 
 
 def test_a_second_start_at_a_port_names_the_running_master(running: Running) -> None:
@@ -226,23 +198,21 @@ def test_an_address_of_another_machine_is_refused(machine: Machine, port: int, h
     assert "no address of this machine" in machine.refuses("start", "--port", port, "--host", host)
 
 
-def test_a_machine_gives_away_the_gpus_that_were_named(machine: Machine, port: int) -> None:
-    machine.does("start", "--port", port, "--cpus", 2, "--gpus", "GPU-5a1b,3")
-    with machine.script(port, "{'gpus': 2}") as script:
+def test_a_cluster_offers_the_named_gpus_and_resources_and_stop_ends_a_detached_actor(
+    machine: Machine, port: int
+) -> None:
+    offer = ["--gpus", "GPU-5a1b,3", "--resource", "license=2", "--resource", "disk=0.5"]
+    machine.does("start", "--port", port, *offer)
+    options = "dict(gpus=2, resources={'license': 1}, detached=True, name='store')"
+    with machine.script(port, options) as script:
         add(script, 1)
-        (actor,), (worker,) = machine.status(port)["actors"], machine.status(port)["machines"]
+    (actor,), (worker,) = machine.status(port)["actors"], machine.status(port)["machines"]
     assert (worker["gpus"], actor["gpu_ids"]) == (2, ["GPU-5a1b", 3])
-    machine.does("stop", "--port", port)
-
-
-def test_a_machine_gives_away_resources_of_ones_own(machine: Machine, port: int) -> None:
-    machine.does("start", "--port", port, "--resource", "license=2", "--resource", "disk=0.5")
-    with machine.script(port, "{'resources': {'license': 1}}") as script:
-        add(script, 1)
-        (actor,), (worker,) = machine.status(port)["actors"], machine.status(port)["machines"]
-        assert "0.5 of 0.5 disk, 1 of 2 license" in machine.does("status", "--port", port)
     assert worker["free_resources"] == {"disk": 0.5, "license": 1}
-    assert actor["resources"] == {"license": 1}
+    assert (actor["resources"], actor["owner"]) == ({"license": 1}, None)
+    shown = machine.does("status", "--port", port)
+    assert "0.5 of 0.5 disk, 1 of 2 license" in shown
+    assert "detached" in shown
     machine.does("stop", "--port", port)
 
 
@@ -272,13 +242,17 @@ def test_a_cluster_on_all_addresses_announces_a_real_one(machine: Machine, port:
     machine.does("stop", "--port", port)
 
 
-def test_stop_uses_remotely_address_only_for_this_machine(
+def test_a_cluster_stopped_by_remotely_address_starts_again_with_the_same_keys(
     machine: Machine, port: int
 ) -> None:
     machine.does("start", "--port", port)
+    key = (machine.keys / "worker.key").read_bytes()
     why = machine.refuses("stop", REMOTELY_ADDRESS=f"no.such.invalid:{port}")
     assert "no.such.invalid is not an address of this machine" in why
     assert "has ended" in machine.does("stop", REMOTELY_ADDRESS=f"127.0.0.1:{port}")
+    machine.does("start", "--port", port)
+    assert (machine.keys / "worker.key").read_bytes() == key
+    machine.does("stop", "--port", port)
 
 
 def test_the_commands_refuse_a_ray_cluster(machine: Machine) -> None:
@@ -345,7 +319,7 @@ def test_a_machine_leaves_at_once_while_its_zygote_is_importing(
     second.does("join", f"127.0.0.1:{port}", "--key", key)
     (pid,) = second.pids(port).values()
     (zygote,) = psutil.Process(pid).children()
-    zygote.suspend()  # as deaf as in an import that takes long
+    zygote.suspend()  # as unresponsive as in a long import
     assert "goes on" in second.does("stop", "--port", port)
     assert not zygote.is_running()
     assert len(first.status(port)["machines"]) == 1
@@ -427,7 +401,7 @@ def test_another_protocol_version_is_refused_with_an_explanation(
 
 
 class Logs:
-    """A client whose questions are answered when three have been asked."""
+    """A client that replies once three requests have been sent."""
 
     def __init__(self) -> None:
         self.asked: list[Future[control.LogPiece]] = []
@@ -458,23 +432,14 @@ def test_the_logs_of_all_actors_are_requested_together(monkeypatch: pytest.Monke
 # --- daemons that are killed ----------------------------------------------------------------------
 
 
-def test_a_cluster_with_a_killed_worker_stops_cleanly(
-    machine: Machine, port: int
+@pytest.mark.parametrize("killed", ["master", "worker"])
+def test_a_cluster_with_a_killed_daemon_stops_cleanly(
+    machine: Machine, port: int, killed: str
 ) -> None:
     machine.does("start", "--port", port)
     with machine.script(port, "dict(detached=True, name='store')") as script:
         add(script, 1)
-    os.kill(machine.pids(port)["worker"], signal.SIGKILL)
-    machine.does("stop", "--port", port)
-
-
-def test_a_cluster_with_a_killed_master_stops_cleanly(
-    machine: Machine, port: int
-) -> None:
-    machine.does("start", "--port", port)
-    with machine.script(port, "dict(detached=True, name='store')") as script:
-        add(script, 1)
-    os.kill(machine.pids(port)["master"], signal.SIGKILL)
+    os.kill(machine.pids(port)[killed], signal.SIGKILL)
     machine.does("stop", "--port", port)
 
 

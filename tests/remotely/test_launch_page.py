@@ -101,7 +101,7 @@ def test_the_host_file_starts_a_cluster_and_ends_it(machine: Machine, tmp_path: 
 
     try:
         assert "3 of 3 machines have joined 192.168.0.10:8010." in does("up")
-        assert "3 of 3 machines have left it." in does("down")
+        assert "3 of 3 machines have no worker of it." in does("down")
     finally:
         hosts.close()
         network.close()
