@@ -513,8 +513,7 @@ def test_a_too_large_call_raises_and_the_next_call_works(
     assert echo.echo(7) == 7
 
 
-@pytest.mark.zeromq
-def test_a_second_request_to_construct_an_actor_is_refused(cluster: str) -> None:
+def test_a_second_request_to_construct_an_actor_is_refused(here: None) -> None:
     echo = Echo(7)
     line = remote_of(echo).channel
     nothing = codec.encode((Echo, (), {}))

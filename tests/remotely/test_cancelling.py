@@ -66,7 +66,7 @@ def busy(actor: Any, tmp_path: Path, name: str = "gate") -> tuple[Any, Path]:
 
 
 def test_calls_that_have_not_begun_are_cancelled_and_the_running_one_goes_on(
-    cluster: str, tmp_path: Path
+    any_cluster: None, tmp_path: Path
 ) -> None:
     actor = Noter()
     running, gate = busy(actor, tmp_path)

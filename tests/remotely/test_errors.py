@@ -593,23 +593,6 @@ def test_options_reach_the_process_before_its_imports(any_cluster: None) -> None
     assert Look().env("OMP_NUM_THREADS") == "2"
 
 
-def test_gpus_are_assigned_one_by_one_and_returned(nothing_left: None) -> None:
-    @remotely.remote_class(gpus=1)
-    class Look:
-        def gpu(self) -> str | None:
-            return os.environ.get("CUDA_VISIBLE_DEVICES")
-
-    remotely.connect(cpus=8, gpus=2, patience_s=1)
-    looks = remotely.group(Look, 2)
-
-    assert sorted(looks.gpu()) == ["0", "1"]
-    with pytest.raises(remotely.NoResources, match="GPU"):
-        Look()
-    freed = looks[1].gpu()
-    remotely.close(looks[1])
-    assert Look().gpu() == freed
-
-
 def test_shipped_files_are_available(nothing_left: None, tmp_path: Any, monkeypatch: Any) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "words.txt").write_text("one two")

@@ -1,4 +1,4 @@
-"""By a name, an actor is found or made: one of it, whoever asks at the same time."""
+"""`get_if_exists`: an actor is found or made by its name, once for concurrent requests."""
 
 import os
 from typing import Any
@@ -35,7 +35,7 @@ class Client:
         return 7
 
 
-def test_concurrent_requests_for_a_name_get_one_actor(cluster: str) -> None:
+def test_concurrent_requests_for_a_name_get_one_actor(any_cluster: None) -> None:
     clients = remotely.group(Client, 4)
     for turn in range(5):
         name = f"store-{turn}"
@@ -54,18 +54,18 @@ def test_the_maker_owns_the_actor_and_others_borrow_it(here: None) -> None:
     assert again == mine
     assert again.read() == "first"
     assert Client().get_or_make("mine", "third") == (mine.pid(), "first")
-    assert mine.read() == "first"  # what borrowed it has ended
+    assert mine.read() == "first"  # the borrower has ended
     remotely.close(mine)
     assert make("fourth").read() == "fourth"
 
 
-def test_an_ending_actor_is_not_returned(cluster: str) -> None:
+def test_an_ending_actor_is_not_returned(any_cluster: None) -> None:
     make = remotely.options(Store, name="again", get_if_exists=True)
     for turn in range(3):
-        assert int(make(f"{turn}").read()) <= turn  # its handle goes after that
+        assert int(make(f"{turn}").read()) <= turn  # its handle is dropped after that
 
 
-def test_a_name_is_free_again_after_the_last_handle(cluster: str) -> None:
+def test_a_name_is_free_again_after_the_last_handle(any_cluster: None) -> None:
     for turn in range(3):
         store = remotely.options(Store, name="again")(f"{turn}")
         assert store.read() == f"{turn}"

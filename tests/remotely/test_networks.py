@@ -1,7 +1,7 @@
 """Clusters over real networks: IPv6, several networks, firewalls, containers.
 
 Each machine is a network namespace; packets are dropped, rejected and forwarded by iptables.
-Skipped where there can be none.
+Skipped where network namespaces are not available.
 """
 
 import json
@@ -31,7 +31,7 @@ except remotely.RemotelyError as error:
 """
 RANGE = "9000-9009"
 
-# A worker that says that it is on the master's machine, and is the first of several by its name.
+# A worker that claims to be on the master's machine, with the smallest name of many.
 LIAR = """
 import secrets, sys
 from remotely.protocol import control

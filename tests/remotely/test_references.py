@@ -1,6 +1,6 @@
-"""What a call, its error and its future hold is let go of at once, without the garbage collector.
+"""References held by calls, errors and futures: all are freed at once, without the collector.
 
-A handle that lives on in the frames of an error keeps its actor, and the CPUs of that.
+A handle that lives on in the frames of an error would keep its actor and the CPUs of that.
 """
 
 import functools
@@ -83,7 +83,7 @@ def leave(target: Any) -> None:
         pass
 
 
-# Not what is raised from `asyncio.run`: its own frames hold the task that raised.
+# Without `asyncio.run`, whose own frames hold the task that raised.
 RAISING: dict[str, Callable[[Any], object]] = {
     "a call": lambda actor: actor.boom(),
     "an argument": lambda actor: actor.boom(lambda: 1),
@@ -113,7 +113,7 @@ def test_a_caught_error_is_freed_at_once(here: None, no_collector: None) -> None
         except Mine as error:
             caught = weakref.ref(error)
         assert caught is not None, name
-        # Who received it, perhaps another thread, is about to let go of it.
+        # The receiver, perhaps another thread, may be just about to drop it.
         wait_until(functools.partial(_is_gone, caught), f"nothing holds the error of {name}")
 
 
@@ -135,7 +135,7 @@ def test_a_caught_error_is_freed_at_once_in_one_process(
 
 
 @pytest.mark.usefixtures("nothing_left", "no_collector")
-def test_an_actor_whose_method_raised_or_was_misspelt_releases_its_cpu() -> None:
+def test_an_actor_without_a_handle_releases_its_cpu() -> None:
     remotely.connect(cpus=1, patience_s=10)
 
     def boom() -> None:
@@ -158,29 +158,19 @@ def test_an_actor_whose_method_raised_or_was_misspelt_releases_its_cpu() -> None
             remotely.options(Actor, cpus=2)()
         assert only.work() == 1
 
-    for leave in (boom, misspelt, too_many):
+    kept: list[Any] = []
+
+    def done() -> None:
+        kept.append(Actor().work.submit())
+        assert kept[0].result() == 1
+
+    def circle() -> None:  # the request that waits for the CPU collects the garbage
+        circle: list[Any] = [Actor()]
+        circle.append(circle)
+
+    for leave in (boom, misspelt, too_many, done, circle):
         leave()
         assert Actor().work() == 1
-
-
-@pytest.mark.usefixtures("nothing_left", "no_collector")
-def test_a_done_future_does_not_keep_its_actor() -> None:
-    remotely.connect(cpus=1, patience_s=10)
-
-    future = Actor().work.submit()
-    assert future.result() == 1
-
-    assert Actor().work() == 1
-
-
-@pytest.mark.usefixtures("nothing_left", "no_collector")
-def test_a_request_that_waits_for_resources_collects_garbage() -> None:
-    remotely.connect(cpus=1, patience_s=10)
-    circle: list[Any] = [Actor()]
-    circle.append(circle)
-    del circle
-
-    assert Actor().work() == 1
 
 
 @pytest.mark.usefixtures("here", "no_collector")

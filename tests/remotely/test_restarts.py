@@ -1,4 +1,4 @@
-"""An actor that dies is there again, for everybody who holds a handle of it."""
+"""Restarts: a restarted actor is reached through every handle of it."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ class Borrower:
 
 
 def survived(pid: Callable[[], int]) -> int:
-    """Return the pid of an actor that has just been killed; a call under way may be told."""
+    """Return the pid of a restarted actor; the first calls may still see its death."""
     for _ in range(3):
         try:
             return pid()
@@ -52,7 +52,7 @@ def survived(pid: Callable[[], int]) -> int:
     return pid()
 
 
-def test_a_borrowed_handle_follows_restarts(cluster: str) -> None:
+def test_a_borrowed_handle_follows_restarts(any_cluster: None) -> None:
     keeper = Keeper()
     borrower = Borrower(keeper)
     pids = [borrower.pid_of_keeper()]
@@ -90,7 +90,7 @@ def test_a_detached_actor_is_restarted_without_its_maker(
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(remotely.ActorDied):
         survived(found.pid)
-    wait_until(lambda: not restart_files(), "the end of what it was made from")
+    wait_until(lambda: not restart_files(), "the end of its constructor arguments")
 
 
 def test_a_closed_detached_actor_is_not_restarted(started: Any, nothing_left: None) -> None:
@@ -104,7 +104,7 @@ def test_a_closed_detached_actor_is_not_restarted(started: Any, nothing_left: No
 
     with pytest.raises(NameError):
         remotely.get_actor("closed")
-    wait_until(lambda: not restart_files(), "the end of what it was made from")
+    wait_until(lambda: not restart_files(), "the end of its constructor arguments")
 
 
 def test_a_constructor_that_raises_on_restart_ends_the_actor(
@@ -133,15 +133,15 @@ def test_calls_to_an_actor_killed_while_its_restart_waits_for_resources_fail(
     pid = keeper.pid()
     with ThreadPoolExecutor() as pool:
         other = pool.submit(remotely.options(Keeper, cpus=1))
-        wait_until(lambda: remotely.status().waiting == 1, "who waits for its room")
+        wait_until(lambda: remotely.status().waiting == 1, "a request that waits")
         os.kill(pid, signal.SIGKILL)
         taker = other.result()
         call = pool.submit(keeper.pid)
-        wait_until(lambda: remotely.status().waiting == 1, "its next life waits for room")
+        wait_until(lambda: remotely.status().waiting == 1, "its restart waits for resources")
 
         remotely.kill(keeper)
         remote = cast(ActorState, remote_of(keeper))
-        assert remote.gone  # who killed it was told, and did not give up waiting
+        assert remote.gone  # `kill` got its reply and did not time out
 
         with pytest.raises(remotely.ActorDied):
             call.result()
@@ -152,5 +152,5 @@ def test_calls_to_an_actor_killed_while_its_restart_waits_for_resources_fail(
 
 
 def restart_files() -> list[Path]:
-    """Return what workers keep for the next lives of actors."""
+    """Return the constructor arguments that workers keep for restarts."""
     return list(Path(tempfile.gettempdir()).glob("remotely-*/restart/*"))

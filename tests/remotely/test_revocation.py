@@ -1,4 +1,4 @@
-"""A revoked key is cut: no new connection, no further call on those there are, at once."""
+"""A revoked key: no new connections, and no more calls on existing ones."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def end_of(counter):
             counter.add()
             time.sleep(0.01)
         except remotely.RemotelyError as error:
-            if not getattr(error, "may_have_run", False):  # else it was under way
+            if not getattr(error, "may_have_run", False):  # else it was already running
                 return type(error).__name__
 print(end_of(shared), end_of(own), flush=True)
 try:

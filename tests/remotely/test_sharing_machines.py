@@ -1,4 +1,4 @@
-"""Actors share a GPU, hold resources of the user's, and live where they were asked to."""
+"""Placement: shares of GPUs, custom resources, groups, and actors near others."""
 
 import os
 import socket
@@ -26,8 +26,8 @@ def status_of(actor: Any) -> Any:
     return found
 
 
-def test_actors_with_a_share_of_a_gpu_see_the_same_gpu(nothing_left: None) -> None:
-    remotely.connect(gpus=[2, 5], patience_s=1)
+def test_gpus_are_shared_and_custom_resources_are_counted(nothing_left: None) -> None:
+    remotely.connect(gpus=[2, 5], resources={"license": 2, "disk": 0.5}, patience_s=1)
     halves = [remotely.options(Look, gpus=0.5)() for _ in range(3)]
     assert [half.gpus() for half in halves] == ["2", "2", "5"]
     with pytest.raises(NoResources, match=r"asks for 0 CPUs and 1 GPU"):
@@ -38,9 +38,6 @@ def test_actors_with_a_share_of_a_gpu_see_the_same_gpu(nothing_left: None) -> No
     assert remotely.options(Look, gpus=1)().gpus() == "5"
     assert Look().gpus() == ""
 
-
-def test_custom_resources_are_counted_and_shown(nothing_left: None) -> None:
-    remotely.connect(resources={"license": 2, "disk": 0.5}, patience_s=1)
     licensed = remotely.options(Look, resources={"license": 1})
     first, second = licensed(), licensed()
     with pytest.raises(NoResources, match="asks for 0 CPUs and 1 license"):
@@ -58,19 +55,19 @@ def test_custom_resources_are_counted_and_shown(nothing_left: None) -> None:
 def test_two_groups_that_do_not_fit_together_run_one_after_the_other(nothing_left: None) -> None:
     remotely.connect(cpus=4)
     one_cpu = remotely.options(Look, cpus=1)
-    lived: list[int] = []
+    sizes: list[int] = []
 
-    def live() -> None:
+    def run() -> None:
         group = remotely.group(one_cpu, 3)
-        lived.append(len(group.gpus()))
+        sizes.append(len(group.gpus()))
         remotely.close(group)
 
-    threads = [threading.Thread(target=live) for _ in range(4)]
+    threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert lived == [3] * 4
+    assert sizes == [3] * 4
 
 
 def test_a_group_that_a_started_cluster_can_never_hold_is_refused_at_once(here: None) -> None:

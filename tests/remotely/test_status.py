@@ -1,4 +1,4 @@
-"""`remotely.status()` shows what each actor does now: what runs, for how long, and what waits."""
+"""`remotely.status()`: the running method of each actor, its age, and the queued calls."""
 
 import asyncio
 import ctypes
@@ -53,7 +53,7 @@ def does(name: str, running: int, queue: int, method: str) -> bool:
     return (seen.running, seen.queue, seen.method) == (running, queue, method)
 
 
-def test_the_running_method_is_shown(cluster: str) -> None:
+def test_the_running_method_is_shown(any_cluster: None) -> None:
     waiter = Waiter()
     name = remotely.status().actors[0].name
     idle = doing(name)
@@ -67,8 +67,7 @@ def test_the_running_method_is_shown(cluster: str) -> None:
     assert future.exception()
 
 
-@pytest.mark.zeromq
-def test_the_number_of_queued_calls_is_shown(cluster: str) -> None:
+def test_the_number_of_queued_calls_is_shown(here: None) -> None:
     waiter = Waiter()
     name = remotely.status().actors[0].name
     assert doing(name).queue == 0
@@ -145,17 +144,17 @@ def test_counts_are_exact_with_several_threads() -> None:
         assert look(page).running == 0
 
 
-# --- who is asked ---------------------------------------------------------------------------------
+# --- status requests ------------------------------------------------------------------------------
 
 
 def test_a_status_is_sent_when_the_last_peer_has_replied() -> None:
-    told: list[str] = []
-    queries = StatusQueries(lambda who, message: told.append(who))
+    asked: list[str] = []
+    queries = StatusQueries(lambda who, message: asked.append(who))
     queries.ask("client", 1, ["worker", "client"], now=0.0)
     queries.hear("worker")
     assert queries.due(0.0) == []
     queries.ask("other", 2, ["worker", "client"], now=0.1)
-    assert sorted(told) == ["client", "worker"]  # once, for both
+    assert sorted(asked) == ["client", "worker"]  # once, for both requests
     queries.hear("client")
     assert queries.due(0.1) == [("client", 1), ("other", 2)]
     assert queries.due(0.1) == []

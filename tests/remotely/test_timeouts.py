@@ -1,4 +1,4 @@
-"""A method says how long its callers wait; what they then know of the call is true."""
+"""`@remotely.timeout`: how long callers wait, and what they learn of a late call."""
 
 import threading
 import time
@@ -42,7 +42,7 @@ class Slow:
 
 
 def test_a_running_call_that_times_out_goes_on(
-    cluster: str, tmp_path: Path
+    any_cluster: None, tmp_path: Path
 ) -> None:
     actor, gate = Slow(), tmp_path / "gate"
     with pytest.raises(CallTimeout, match=r"Slow-\d+\.limited has not answered") as late:
@@ -52,7 +52,7 @@ def test_a_running_call_that_times_out_goes_on(
     assert actor.all() == [0]
 
 
-def test_a_queued_call_that_times_out_is_cancelled(cluster: str, tmp_path: Path) -> None:
+def test_a_queued_call_that_times_out_is_cancelled(any_cluster: None, tmp_path: Path) -> None:
     actor, gate = Slow(), tmp_path / "gate"
     running = actor.unlimited.submit(str(gate))
     wait_until(Path(f"{gate}.begun").exists, "it runs")
@@ -73,7 +73,7 @@ def test_a_submitted_call_has_the_same_timeout_and_may_be_asked_again(
         future.result()
     gate.touch()
     assert future.result(timeout=40) == 0
-    assert future.result() == 0  # it is there: no time is over
+    assert future.result() == 0  # a done future does not time out
 
 
 def test_a_group_has_one_timeout_for_all_members(here: None, tmp_path: Path) -> None:

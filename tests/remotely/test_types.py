@@ -1,7 +1,7 @@
-"""One class is one class: on both sides, on this machine and on another, however a script is run.
+"""Class identity: a class is the same in script and actor, on any machine, however a script is run.
 
-Each test runs a script as a user would: from a folder of its own, with modules beside it that are
-full of what does not pickle.
+Each test runs a script as a user would: from its own folder, with modules beside it that contain
+many objects that cannot be pickled.
 """
 
 import json
@@ -21,7 +21,7 @@ MODULES = {
     "app/kinds.py": """
         import dataclasses, enum, threading
         LOCK = threading.Lock()
-        OPEN = open(__file__)  # does not pickle, and nobody asks it to
+        OPEN = open(__file__)  # cannot be pickled, and never has to be
         class Color(enum.Enum):
             RED = 1
         @dataclasses.dataclass
@@ -104,7 +104,7 @@ MODULES = {
         """,
 }
 
-# What is in `__main__`, or in a test: it goes by value.
+# The content of `__main__`, or of a test: it is sent by value.
 BY_VALUE = """
     import dataclasses, enum, sys, threading
     import remotely
@@ -205,7 +205,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def run(folder: Path, cluster: "Started | None", *command: str) -> str:
-    """Run Python in a folder; on the cluster, whose workers pass for other machines, or alone."""
+    """Run Python in a folder, with the cluster, whose workers count as other machines, or alone."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("REMOTELY", "PYTEST"))}
     if cluster is not None:
         environment["CLUSTER"] = f"{cluster.address} {cluster.key}"
@@ -235,29 +235,27 @@ def folder(tmp_path: Path) -> Path:
 
 
 WAYS: dict[str, tuple[dict[str, str], list[str]]] = {
-    "a script": ({"script.py": SCRIPT}, ["script.py"]),
+    "a script, on another machine": ({"script.py": SCRIPT}, ["script.py"]),
     "python -m": ({"app/main.py": SCRIPT}, ["-m", "app.main"]),
     "pytest": (
-        {"test_it.py": TEST, "conftest.py": CONFTEST},
-        ["-m", "pytest", "-qs", "-p", "no:cacheprovider"],
-    ),
-    "pytest importlib": (
-        {"tests/deep/test_it.py": TEST, "pytest.ini": "[pytest]\npythonpath = ."},
+        {
+            "conftest.py": CONFTEST,
+            "tests/deep/test_it.py": TEST,
+            "pytest.ini": "[pytest]\npythonpath = .",
+        },
         ["-m", "pytest", "-qs", "-p", "no:cacheprovider", "--import-mode=importlib"],
     ),
     "cells": ({"cells.py": CELLS, "cells.txt": SCRIPT.replace("\n\n", "\n#%%\n")}, ["cells.py"]),
 }
 
 
-@pytest.mark.parametrize(
-    ("way", "where"), [*((way, "this machine") for way in WAYS), ("a script", "another machine")]
-)
+@pytest.mark.parametrize("way", WAYS)
 def test_a_class_is_the_same_class_in_an_actor(
-    request: pytest.FixtureRequest, folder: Path, way: str, where: str
+    request: pytest.FixtureRequest, folder: Path, way: str
 ) -> None:
     files, command = WAYS[way]
     write(folder, files)
-    cluster = request.getfixturevalue("started") if where == "another machine" else None
+    cluster = request.getfixturevalue("started") if "another machine" in way else None
     out = told(run(folder, cluster, *command))
     assert len(out) == 16
     assert out == dict.fromkeys(out, True)
@@ -473,4 +471,3 @@ def test_a_module_named_like_one_of_the_standard_library_is_sent_by_value(
     write(folder, script(text))
     out = told(run(folder, started, "script.py"))
     assert out == dict.fromkeys(out, True)
-    assert told(run(folder, None, "script.py")) == out
