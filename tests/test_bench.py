@@ -1,4 +1,4 @@
-"""The benchmark judges and shows what was measured as it says; what it measures, it is run for."""
+"""The benchmark: its verdicts, tables and pages, and how it runs its parts."""
 
 import importlib.metadata
 import json
@@ -32,7 +32,7 @@ BARE = Term("bare", "bare pyzmq")
 
 @pytest.fixture(autouse=True)
 def handler_of_sigterm() -> Iterator[None]:
-    """Put back what a benchmark's program replaces for the rest of its process."""
+    """Restore what the program of a benchmark replaces in its process."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -303,7 +303,7 @@ def test_a_pace_is_measured_after_the_warm_up() -> None:
     rows = [
         {"time/seconds": seconds, "time/env_steps": steps, "time/updates": updates}
         for seconds, steps, updates in [
-            (9.0, 0.0, 0.0),  # before the first update: it compiles, or waits for actors
+            (9.0, 0.0, 0.0),  # before the first update, while it compiles or waits for actors
             (10.0, 500.0, 1.0),
             (11.0, 600.0, 2.0),
             (12.0, 1000.0, 3.0),
@@ -343,11 +343,11 @@ def test_a_part_that_hangs_or_dies_does_not_affect_the_others_or_the_file(
         systems={"ours": systems.BENCH.systems["ours"]},
         parts={name: {"ours": f"{name}.py"} for name in parts},
         rows=tuple(Row(name, f"{name}_s") for name in parts),
-        # For long enough that it can start, and tell its figure, on a machine that is busy.
+        # Long enough to start and print its figure on a busy machine.
         limits={"slow": Limits(most_s=8.0), "large": Limits(most_s=900, least_s=600)},
     )
     file = tmp_path / "run.json"
-    kept: list[int] = []  # how much is in the file when a figure comes
+    kept: list[int] = []  # the number of figures in the file when each arrives
     add = Figures.add
 
     def kept_by_now(*told: Any) -> None:
@@ -359,10 +359,10 @@ def test_a_part_that_hangs_or_dies_does_not_affect_the_others_or_the_file(
     monkeypatch.setattr(sys, "argv", command)
     section = page.Section(bench, tmp_path / "page", "", "")
     assert program.main(section, None) == 1  # ours has failed
-    assert kept == [0, 2, 4]  # a figure and why there are no more, of each before
+    assert kept == [0, 2, 4]  # a figure and a reason, of each part before
     monkeypatch.undo()
     figures = Figures.from_json(json.loads(file.read_text())["figures"])
-    assert figures.of("ours", "slow_s") == {0: 1.0}  # what it said before it was ended
+    assert figures.of("ours", "slow_s") == {0: 1.0}  # printed before it was killed
     assert figures.of("ours", "dead_s") == {0: 2.0}
     assert 60 < figures.of("ours", "quick_s")[0] <= 120  # what is left of two minutes
     assert figures.why_not("ours", "large_s") == "no time was left"

@@ -1,4 +1,4 @@
-"""Without a master nobody is given up: what lives goes on, for longer than any lease."""
+"""Without a master, actors and calls go on for longer than any lease."""
 
 import signal
 import time

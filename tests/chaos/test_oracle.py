@@ -1,4 +1,4 @@
-"""The checker sees what is wrong; else its silence would mean nothing."""
+"""The oracle accepts allowed histories and names each broken promise."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The relay's weather is what it is called."""
+"""The network faults of the relay."""
 
 import contextlib
 import socket
@@ -75,7 +75,7 @@ def test_without_faults_everything_arrives(sky: Sky) -> None:
 
 @pytest.mark.parametrize("weather", ["full", "up", "down"])
 def test_a_connection_that_lost_bytes_is_reset(sky: Sky, weather: str) -> None:
-    """TCP has no gaps: what was lost is sent again, or nothing comes after it."""
+    """TCP has no gaps: lost bytes are retransmitted, or nothing follows."""
     assert sky.hears(b"before") == b"before"
     sky.weather = weather
     assert sky.hears(b"lost", within_s=0.3) == b""
@@ -92,7 +92,7 @@ def test_a_connection_that_lost_bytes_is_reset(sky: Sky, weather: str) -> None:
 def test_a_connection_that_lost_nothing_survives(sky: Sky, weather: str) -> None:
     assert sky.hears(b"before") == b"before"
     sky.weather = weather
-    time.sleep(3 * LOOK_S)  # nothing is sent, and nothing is seen of it
+    time.sleep(3 * LOOK_S)  # nothing is sent meanwhile
     sky.weather = "pass"
     assert sky.hears(b"after") == b"after"
 

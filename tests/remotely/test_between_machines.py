@@ -1,8 +1,8 @@
-"""Large values between machines: each machine gets them once, and results stay where they are.
+"""Large values between machines: each is sent once per machine, and results stay where they are.
 
-The machines are two workers of one machine, which pass for two (conftest.py).
+The machines are the two workers of `joined` (conftest.py).
 
-Over 500 lines: all of them need two machines, which are started once.
+Over 500 lines: all tests share two machines, which are started once.
 """
 
 import concurrent.futures
@@ -91,7 +91,7 @@ class Peer:
 
 @remotely.remote_class
 class Caller:
-    """An actor that calls others, with a key of its own."""
+    """An actor that calls others, with its own key."""
 
     def pass_on(self, other: Any, value: Array) -> float:
         return float(other.total(value))
@@ -128,7 +128,7 @@ class Holder:
 
 
 class Counted:
-    """What this process has moved over TLS."""
+    """The bytes that this process has sent and received over TLS."""
 
     def __init__(self) -> None:
         self.pushed = 0
@@ -233,7 +233,7 @@ def test_a_put_value_is_sent_once_per_machine_to_the_jobs_of_a_pool(
 
 
 def test_a_put_value_reaches_machines_that_use_it_one_after_the_other(joined: Started) -> None:
-    """It has crossed to each of them by itself, and has a name of its own there."""
+    """It was sent to each of them separately, and has a different name in each store."""
     one, _ = on_each(remotely.group(Peer, 2))
     ref = remotely.put(np.ones(SIZE))
     assert one.total(ref) == SIZE
@@ -316,7 +316,7 @@ def test_a_future_goes_directly_from_actor_to_actor(joined: Started, moved: Coun
     assert total.result() == 2 * SIZE
     assert two.total(one.make.submit(SIZE)) == SIZE
     assert (moved.pushed, moved.pulled) == (0, 0)
-    assert float(made.result()[0]) == 2.0  # it was still there
+    assert float(made.result()[0]) == 2.0  # it was still in the store
 
 
 def test_a_future_is_sent_once_per_machine_and_not_to_its_own(
@@ -359,7 +359,7 @@ def test_a_result_outlives_its_actor(
     made = one.make.submit(SIZE)
     if passed_on:
         ref = remotely.ref(made)
-        made.exception()  # it is done, and stays there
+        made.exception()  # it is done, and stays in the store
     elif end is remotely.kill:
         made.add_done_callback(lambda _: None)
         assert fetches.wait(40)
@@ -375,9 +375,9 @@ def test_a_result_outlives_its_store(
     one, _ = on_each(remotely.group(Peer, 2))
     made = one.make.submit(SIZE)
     ref = remotely.ref(made)
-    made.exception()  # it is done, and stays there
+    made.exception()  # it is done, and stays in the store
     end_stores(joined)
-    assert one.host()  # which may have looked meanwhile at what was fetched
+    assert one.host()  # the actor may have checked meanwhile which results were fetched
     assert remotely.get(ref).sum() == SIZE
 
 
@@ -387,7 +387,7 @@ def test_a_result_is_lost_with_both_its_actor_and_its_store(
     one, two = on_each(remotely.group(Peer, 2))
     made = one.make.submit(SIZE)
     ref = remotely.ref(made)
-    made.exception()  # it is done, and stays there
+    made.exception()  # it is done, and stays in the store
 
     remotely.kill(one)
     end_stores(joined)
@@ -406,11 +406,11 @@ def test_a_result_is_freed_with_the_last_reference(joined: Started) -> None:
         future.stays = True
         future.exception()
         del future
-    wait_until(lambda: lent_by(joined) < 300 << 20, "the end of results that nobody wants")
+    wait_until(lambda: lent_by(joined) < 300 << 20, "the end of unreferenced results")
 
 
 def lent_by(cluster: Started) -> int:
-    """Return what the arenas of all actors hold."""
+    """Return the resident memory of all actors, with their arenas."""
     return sum(actor.rss for actor in remotely.status().actors)
 
 
@@ -426,7 +426,7 @@ def test_a_result_that_was_sent_inline_after_a_failed_fetch_is_freed(
     monkeypatch.setattr(Stores, "fetch", refuse)
     assert holder.make().sum() == SIZE
     assert refused
-    wait_until(lambda: holder.lent() == 0, "the end of what has been sent whole")
+    wait_until(lambda: holder.lent() == 0, "the end of what was sent inline")
 
 
 def test_a_result_whose_caller_was_killed_is_freed(joined: Started, tmp_path: Path) -> None:
@@ -445,12 +445,12 @@ def test_a_result_whose_caller_was_killed_is_freed(joined: Started, tmp_path: Pa
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout == "has it KeptResult\n", done.stderr
 
-    wait_until(lambda: holder.lent() == 0, "the end of what nobody will fetch")
+    wait_until(lambda: holder.lent() == 0, "the end of a result without a caller")
     remotely.close(holder)
 
 
 def test_a_done_callback_may_call_with_large_values_and_wait(joined: Started) -> None:
-    """It runs on the thread that receives what stores say."""
+    """It runs on the thread that receives from stores."""
     one, two = on_each(remotely.group(Peer, 2))
     got: list[float] = []
 
@@ -491,7 +491,7 @@ def test_results_that_are_being_fetched_at_shutdown_have_an_outcome(
     for _ in range(MAX_THREADS):
         assert begun.acquire(timeout=40)
     threads = connection.current()._stores.fetching
-    wait_until(lambda: len(threads._tasks) == 4, "those that wait for a thread")
+    wait_until(lambda: len(threads._tasks) == 4, "fetches that wait for a thread")
 
     remotely.shutdown()
 
@@ -537,7 +537,7 @@ def test_the_timeout_of_a_call_includes_the_transfer_of_its_arguments(
 
 
 def test_calls_that_are_never_sent_release_their_back_pressure(joined: Started) -> None:
-    """Else each of them takes from what the process may have in flight, for good."""
+    """Otherwise each would reduce the limit of pending calls of the process for good."""
     budget = back_pressure._process
     array = np.ones(SIZE)
     one, two = on_each(remotely.group(Peer, 2))
@@ -585,11 +585,11 @@ def test_values_are_sent_inline_with_one_warning_if_the_bulk_port_is_closed(
         for _ in range(3):
             assert group.total(array) == [SIZE, SIZE]
             assert [float(back.sum()) for back in group.echo(array)] == [SIZE, SIZE]
-    told = [record.getMessage() for record in caplog.records]
-    assert 1 <= len(told) <= 4
-    assert len(told) == len(set(told))
-    assert all("closed by a firewall" in line and "port" in line for line in told)
-    assert len(fetched) <= 2, "the actors were told that results cannot stay in their stores"
+    warnings = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(warnings) <= 4
+    assert len(warnings) == len(set(warnings))
+    assert all("closed by a firewall" in line and "port" in line for line in warnings)
+    assert len(fetched) <= 2, "the actors know by then that results must be sent inline"
 
 
 def test_a_killed_store_is_restarted_and_no_call_is_lost(joined: Started) -> None:

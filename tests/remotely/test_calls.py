@@ -1,6 +1,6 @@
-"""Calls on actors, in both settings: what arrives, in what order, on whose thread.
+"""Calls on actors: their values, order and threads.
 
-Over 500 lines: one list of what a call promises, on one set of classes.
+Over 500 lines: one list of the promises of calls, on one set of classes.
 """
 
 import asyncio
@@ -278,7 +278,7 @@ def test_a_done_callback_cannot_send_requests_to_the_master(
 
     gate = tmp_path / "gate"
     held = echo.wait_for_file.submit(str(gate))
-    held.add_done_callback(ask)  # on the loop's thread: nobody waits for it
+    held.add_done_callback(ask)  # runs on the loop's thread, since nothing waits for it
     gate.touch()
     assert told.wait(40)
     assert [str(error).startswith("the done-callback of a future") for error in why] == [True] * 3
@@ -463,7 +463,7 @@ def test_calls_sent_together_are_answered_in_order_with_their_errors(
 
 
 def test_a_result_is_not_held_back_by_the_call_after_it(here: None, tmp_path: Any) -> None:
-    """Whoever waits for the first results may be what ends the call after them."""
+    """The waiter for the first results may be what ends the call after them."""
     gate = tmp_path / "gate"
     echo = Echo()
     futures = [echo.echo.submit(i) for i in range(60)]
@@ -506,7 +506,7 @@ def test_a_too_large_call_raises_and_the_next_call_works(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", 1 << 20)
-    monkeypatch.setattr(arena, "SUPPORTED", False)  # what is lent is no message
+    monkeypatch.setattr(arena, "SUPPORTED", False)  # shared memory has no such limit
     echo = Echo()
     with pytest.raises(remotely.TooLarge, match="send it in parts"):
         echo.echo(np.zeros(1 << 20))
@@ -530,7 +530,7 @@ def test_a_second_request_to_construct_an_actor_is_refused(here: None) -> None:
 def test_a_held_call_is_cancelled_locally(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "LOOK_S", 3600)  # what is held leaves when somebody waits
+    monkeypatch.setattr(channel, "LOOK_S", 3600)  # held calls are only sent for a waiter
     echo = Echo()
     futures = {number: echo.note.submit(number) for number in range(HOLD_ABOVE + 10)}
     held = [number for number, future in futures.items() if not future.running()]

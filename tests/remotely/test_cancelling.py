@@ -1,4 +1,4 @@
-"""A call that has not begun is taken back, wherever it waits; one that has begun goes on."""
+"""Cancellation: a call that has not begun is cancelled wherever it waits; a running one goes on."""
 
 import asyncio
 import concurrent.futures
@@ -58,7 +58,7 @@ class Batcher:
 
 
 def busy(actor: Any, tmp_path: Path, name: str = "gate") -> tuple[Any, Path]:
-    """Have an actor run a call that ends when the returned file is there."""
+    """Have an actor run a call that ends when the returned file exists."""
     gate = tmp_path / name
     future = actor.wait.submit(str(gate))
     wait_until(Path(f"{gate}.begun").exists, "it runs")
@@ -115,7 +115,7 @@ def test_a_plain_call_of_an_async_class_that_waits_for_a_thread_is_cancelled(
     first, one = busy(actor, tmp_path, "one")
     second, two = busy(actor, tmp_path, "two")
     waiting = actor.note.submit(1)
-    assert actor.note_async(2) == 2  # on the loop, past those that wait for a thread
+    assert actor.note_async(2) == 2  # on the event loop, past calls that wait for a thread
     begun = actor.note_async.submit(3)
     assert begun.result() == 3
     assert not begun.cancel()
@@ -164,7 +164,7 @@ def test_large_arguments_of_a_cancelled_call_are_freed(here: None, tmp_path: Pat
     running, gate = busy(actor, tmp_path)
     ours = arena.ours()
     assert ours is not None
-    before = ours.lent_bytes  # what others of this process have lent does not count
+    before = ours.lent_bytes  # of other tests in this process
     futures = [actor.note.submit(number, np.zeros(1 << 20)) for number in range(3)]
     assert all(future.cancel() for future in futures)
     assert actor._remotely_remote.back_pressure.nbytes == 0
@@ -201,7 +201,7 @@ def test_an_awaited_call_is_cancelled_with_its_task(here: None, tmp_path: Path) 
         return future
 
     future = asyncio.run(main())
-    assert actor.note.submit(2).cancel()  # the requests go the same way, one after the other
+    assert actor.note.submit(2).cancel()  # after the other request, since they are in order
     gate.touch()
     running.result()
     wait_until(future.cancelled, "it was taken back")
@@ -237,7 +237,7 @@ def test_cancel_returns_false_when_the_actor_does_not_answer_in_time(
         assert not future.cancel()  # which returns before the actor goes on
     finally:
         os.kill(pid, signal.SIGCONT)
-    # The request arrives late, and is honoured or not: never both an outcome and a cancellation.
+    # The request arrives late; the call either runs or is cancelled, never both.
     try:
         assert future.result(40) == 1
         assert actor.all() == [1]
@@ -274,7 +274,7 @@ def test_a_done_callback_does_not_cancel_a_call_that_was_sent(
     assert done.wait(40)
     gate.touch()
     running.result()
-    try:  # if the client's loop ran the callback, it could not wait for the answer
+    try:  # if the client's loop ran the callback, it could not wait for the reply
         assert future.result() == 1
         assert not said[0]
     except CancelledError:

@@ -1,6 +1,6 @@
-"""Futures of every kind keep the whole protocol of `concurrent.futures`, and of asyncio.
+"""The protocol of `concurrent.futures` and asyncio, on every kind of future.
 
-Nobody asks any of them for its result before the fact under test: each completes by itself.
+No test asks a future for its result before the condition under test: futures complete without it.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ WAIT_S = 40.0
 
 
 class Mine(Exception):
-    """What a method raises here."""
+    """The exception that methods raise."""
 
 
 @remotely.remote_class(cpus=0)
 class Actor:
-    """Each way of calling waits for a file to appear, then returns the value, or raises it."""
+    """Each kind of method waits for a file to exist, then returns or raises the value."""
 
     def plain(self, value: Any, gate: str = "") -> Any:
         if gate:
@@ -68,7 +68,7 @@ SUBMIT: dict[str, Callable[[Any, Any, str], Any]] = {
 
 
 class Kind(NamedTuple):
-    """Makes futures of one kind, each by an actor of its own; `gate` holds back the blocked one."""
+    """Makes futures of one kind, each with its own actor; `gate` holds back the blocked one."""
 
     name: str
     actors: list[Any]
@@ -79,7 +79,7 @@ class Kind(NamedTuple):
         return future
 
     def blocked(self, value: Any = 2) -> Future[Any]:
-        """Return a future that is done once `open` is called; in-process there is none such."""
+        """Return a future that is done once `open` is called; skip in-process."""
         if self.name == "in-process":
             pytest.skip("done as soon as it is made")
         future: Future[Any] = SUBMIT[self.name](self.actors[1], value, str(self.gate))
@@ -91,7 +91,7 @@ class Kind(NamedTuple):
 
 @pytest.fixture(scope="module", params=SUBMIT)
 def actors(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[Any]]]:
-    """Give a kind of future and two actors, which serve all tests of that kind."""
+    """Return a kind of future and two actors for all its tests."""
     here: Here = request.getfixturevalue("started_here")
     before = Traces()
     with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,7 @@
-"""Ctrl-C at any moment ends the call that it interrupts, and no other.
+"""Interrupts: Ctrl-C at any moment ends only the call that it interrupts.
 
-A timer interrupts, and not another thread: it strikes at any instruction, where a thread would
-strike only where this one has let go of the interpreter.
+A timer interrupts, not another thread: it may interrupt any instruction, a thread only where this
+one has released the GIL.
 """
 
 import functools
@@ -28,7 +28,7 @@ from tests.clusters import wait_until
 SMALL, LARGE = 7, np.arange(30_000)  # in one frame; in several, or through memory
 NO_LATER_THAN_S = 30.0
 
-# The timer is this file's; and an interrupt in a destructor is printed, not raised.
+# These tests use the timer themselves, and an interrupt in a destructor is printed, not raised.
 pytestmark = [
     pytest.mark.timeout(method="thread"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -49,10 +49,10 @@ class Echo:
 def interrupting(
     handler: Callable[..., object] = signal.default_int_handler,
 ) -> Iterator[Callable[[float], object]]:
-    """Yield what sets the time, in seconds, after which this thread is interrupted."""
+    """Yield a function that sets the time, in seconds, after which this thread is interrupted."""
     before = signal.signal(signal.SIGALRM, handler)
     try:
-        # And again: one that strikes in a destructor is printed, not raised.
+        # Repeated, since an interrupt in a destructor is printed, not raised.
         yield lambda after_s: signal.setitimer(signal.ITIMER_REAL, after_s, 1.0)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -60,9 +60,9 @@ def interrupting(
 
 
 def strike(path: Path) -> None:
-    """Interrupt the main thread when a call of it to `wait_for` runs, and is waited for."""
+    """Interrupt the main thread while it waits for a running call of `wait_for`."""
     wait_until(Path(f"{path}.begun").exists, "the call runs")
-    time.sleep(0.2)  # nothing tells that who has sent it has begun to wait
+    time.sleep(0.2)  # nothing shows that the main thread has begun to wait
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 
 
@@ -80,10 +80,10 @@ def _are_told(seen: list[Any], told: list[Any]) -> bool:
 
 
 def interrupt_calls(n: int, seed: int, cluster: str) -> None:
-    """Interrupt a thread that calls, n times, and have all other calls answered."""
+    """Interrupt a calling thread n times, and check that all other calls are answered."""
     draw = random.Random(seed)
     echo = Echo()
-    assert echo.echo(LARGE).sum() == LARGE.sum()  # from here on through memory, if at all
+    assert echo.echo(LARGE).sum() == LARGE.sum()  # from here on through memory, if supported
     for strike in range(n):
         flight = [echo.echo.submit(draw.choice((i, LARGE))) for i in range(draw.randrange(60))]
         watched = [echo.echo.submit(i) for i in range(5)]
@@ -173,7 +173,7 @@ def test_a_call_in_a_signal_handler_is_refused_and_harms_no_other(
         echo.wait_for(tmp_path / "go")
         striking.join()
         assert all("set a flag" in str(error) for error in refused)
-        for _ in range(300):  # it may be between two calls, where nothing is in its way
+        for _ in range(300):  # the handler may run between two calls, where it is not refused
             after(draw.uniform(20e-6, 3e-3))
             futures = [echo.echo.submit(i) for i in range(20)]
             assert echo.echo(SMALL) == SMALL
@@ -184,7 +184,7 @@ def test_a_call_in_a_signal_handler_is_refused_and_harms_no_other(
 def test_a_slow_signal_handler_delays_no_other_actor(
     here: None, monkeypatch: pytest.MonkeyPatch, loop_sends: bool
 ) -> None:
-    """In the middle of sending, say, while the loop has something to do for the same channel."""
+    """It runs in the middle of sending, while the loop has work for the same channel."""
     echo, other = Echo(), Echo()
     line = remote_of(echo).channel
     earlier, elsewhere = echo.echo.submit(1), other.echo.submit(2)
@@ -192,7 +192,7 @@ def test_a_slow_signal_handler_delays_no_other_actor(
     send = RawSocket.send
 
     def take_long(*_: object) -> None:
-        if loop_sends:  # where the results of the actor are to stay
+        if loop_sends:  # have the loop send a message to the actor
             elsewhere.add_done_callback(lambda _: line.fetch_results(False))
         for future in (earlier, elsewhere):
             future.add_done_callback(lambda future: told.append(future.result()))
@@ -214,7 +214,7 @@ def test_a_received_reply_is_delivered_even_if_the_actor_ends_meanwhile(
 ) -> None:
     echo = Echo()
     for _ in range(3):
-        echo.echo(LARGE)  # from the second on through memory, which ends with the channel
+        echo.echo(LARGE)  # from the second on through memory, which is freed with the channel
     line = remote_of(echo).channel
     deliver = Channel.deliver
 

@@ -1,4 +1,4 @@
-"""The lifetime of actors: they end with their owners, gracefully or not, and leave nothing behind."""
+"""The lifetime of actors: they end with their owners, gracefully or not, and leave nothing."""
 
 import asyncio
 import gc

@@ -1,7 +1,7 @@
-"""Large values between the processes of one machine: through memory, and never left behind.
+"""Large values between processes of one machine: sent through shared memory, without leaks.
 
-What arrives, and when a block is free again, is tested in values/test_arena.py and
-values/test_codec.py; here real processes lend, fork and are killed.
+values/test_arena.py and values/test_codec.py test the values and the life of a block; these tests
+use real processes, which fork and are killed.
 """
 
 import gc
@@ -70,7 +70,7 @@ def lent() -> int:
 
 @pytest.fixture
 def keeper(here: None) -> Any:
-    """An actor with which large values are exchanged through memory by now."""
+    """An actor that already exchanges large values through shared memory."""
     return acquainted(Keeper())
 
 
@@ -136,7 +136,7 @@ def test_a_ref_does_not_change_with_the_value(keeper: Keeper) -> None:
         got["deep"][0][:] = 5
 
 
-# --- when it comes back ---------------------------------------------------------------------------
+# --- when memory is freed -------------------------------------------------------------------------
 
 
 def test_memory_of_a_killed_reader_is_reclaimed(keeper: Keeper) -> None:
@@ -196,7 +196,7 @@ def test_large_calls_leak_nothing(keeper: Keeper, calls: int) -> None:
     assert resident() - used < 20 * MIB
 
 
-# --- where there is none --------------------------------------------------------------------------
+# --- without shared memory ------------------------------------------------------------------------
 
 SCRIPT = """
 import sys
@@ -262,7 +262,7 @@ class Putter:
 
 def test_a_put_value_may_contain_a_ref(here: None) -> None:
     keeper = Keeper()
-    keeper.echo(np.ones(MIB))  # from now on through memory
+    keeper.echo(np.ones(MIB))  # from now on through shared memory
     one, two = np.arange(30_000), np.arange(30_000) + 0.5
     for value in ([remotely.put(one)], [two, remotely.put(one)], [remotely.put(one), two]):
         ref = remotely.put(value)
@@ -276,7 +276,7 @@ def test_a_put_value_may_contain_a_ref(here: None) -> None:
 def test_a_ref_returned_by_socket_arrives_unchanged(
     started: Started, nothing_left: None
 ) -> None:
-    """It is let go before it is sent, and other threads put theirs meanwhile."""
+    """It is dropped before it is sent, and other threads put theirs meanwhile."""
     remotely.connect(started.address, key=started.key)
     putter = Putter()
     for _ in range(5):
@@ -287,7 +287,7 @@ def test_a_ref_returned_by_socket_arrives_unchanged(
 
 def test_a_ref_lives_as_long_as_the_values_made_of_it(here: None) -> None:
     gc.collect()
-    before = lent()  # by others, whose calls may be over now
+    before = lent()  # by earlier calls, which may end meanwhile
     ref = remotely.put(np.arange(MIB))
     encoded = codec.encode((ref,))
     del ref

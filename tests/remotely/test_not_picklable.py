@@ -1,4 +1,4 @@
-"""A sentence says which part of a value could not be sent, however hostile the value is."""
+"""Errors of pickling: they name the part of a value that cannot be sent, however hostile it is."""
 
 import collections
 import concurrent.futures

@@ -1,4 +1,4 @@
-"""Words of another library, and slips of the fingers: each error says what to write here."""
+"""Names of other libraries and typos: each error suggests the right name."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 import remotely
 from remotely.api import connection
 
-loose: Any = remotely  # what a type checker would have told
+loose: Any = remotely  # so that type checkers accept the wrong names
 
 
 @remotely.remote_class
@@ -19,7 +19,7 @@ class Counter:
 
 @remotely.remote_class
 class Wrapper:
-    """It has one of the words itself, and is asked for the other."""
+    """A class that defines one of the names, but not the other."""
 
     options = ("fast",)
 

@@ -1,11 +1,11 @@
-"""A real master, and workers and clients that say what a test has them say: sockets, keys, leases.
+"""A real master with scripted workers and clients: sockets, keys, leases.
 
-The rules of placing are tested pure, in tests/remotely/master.
+The rules of placement are tested pure, in tests/remotely/master.
 
-The master is the one of a cluster, on a real socket with real keys; its times are shorter.  Its
-peers are the test: so every order of events can be had, and what the master says can be read.
+The master runs on a real socket with real keys, and shorter times.  The tests play its peers, so
+they can produce any order of events and read all replies.
 
-Over 500 lines: all of it is said to one master, by the same few players.
+Over 500 lines: all tests share one master and a few peers.
 """
 
 import errno
@@ -50,7 +50,7 @@ numbers = itertools.count(1)
 
 
 class Peer:
-    """A worker or client: what it is told to say it says, and it keeps what it hears."""
+    """A worker or client that sends the messages of a test and records those that it receives."""
 
     def __init__(self, world: "World", key: MemberKey, introduction: msgspec.Struct) -> None:
         self.world = world
@@ -70,7 +70,7 @@ class Peer:
         self._link.send(message)
 
     def hears(self, kind: type[Said], of: Callable[[Said], bool] = lambda _: True) -> Said:
-        """Wait for a message of this kind, and take it out of what was heard."""
+        """Wait for a message of this kind, and remove it from `heard`."""
 
         def found() -> list[Said]:
             return [said for said in self.heard if isinstance(said, kind) and of(said)]
@@ -81,7 +81,7 @@ class Peer:
         return first
 
     def vanishes(self) -> None:
-        """Be gone without a word, as when a cable is pulled."""
+        """Disconnect without a message, as when a cable is pulled."""
         self._link.close()
 
 
@@ -135,7 +135,7 @@ class Client(Peer):
         return self.hears(control.Status, lambda status: status.ticket == ticket)
 
     def has(self, worker: "Worker", **wishes: Any) -> control.Request:
-        """Ask for an actor, and get it."""
+        """Request an actor, and have the worker spawn it."""
         place = self.asks_for(**wishes)
         worker.spawns(place.request.actor)
         self.hears(control.Placed, lambda placed: placed.ticket == place.ticket)
@@ -163,7 +163,7 @@ class Worker(Peer):
         self.hears(control.Registered)
 
     def spawns(self, actor: str) -> control.Location:
-        """Be asked to spawn an actor, and do so."""
+        """Wait for the request to spawn an actor, and report it spawned."""
         spawn = self.hears(control.Spawn, lambda spawn: spawn.request.actor == actor)
         location = self.bears(spawn)
         self.says(control.Spawned(location=location))
@@ -193,7 +193,7 @@ class Worker(Peer):
         return location
 
     def delegates(self, actor: str) -> MemberKey:
-        """Have the master admit an actor as a caller; return its key."""
+        """Have the master admit an actor as a client; return its key."""
         pair = fresh_pair()
         self.says(control.Delegate(actor=actor, key=pair.public))
         self.hears(control.Delegated, lambda said: said.actor == actor)
@@ -205,7 +205,7 @@ class Worker(Peer):
         return MemberKey("client", pair, self.world.client_key.master_public)
 
     def buries(self, actor: str, life: int = 0, **how: Any) -> None:
-        """Tell of an actor's end."""
+        """Report the end of an actor."""
         if self.living.pop(actor, None):
             actors = list(self.living.values())
             self.introduction = msgspec.structs.replace(self.introduction, actors=actors)
@@ -213,7 +213,7 @@ class Worker(Peer):
 
 
 class World:
-    """One master and its peers, all turned by the test."""
+    """A master and its peers, whose event loops the test runs."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -259,7 +259,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(master_module, "LEASE_S", LEASE_S)
     monkeypatch.setattr(master_module, "TICK_EVERY_S", TICK_S)
     monkeypatch.setattr(master_link, "BEAT_EVERY_S", TICK_S)
-    # No cluster of one process, whose members do not beat: it only needs no port.
+    # Members of embedded clusters do not beat, but these must, although they use no port.
     monkeypatch.setattr(master_link, "is_remote", lambda address: True)
     made = World(f"ipc://{tmp_path}/m")
     yield made
@@ -276,11 +276,11 @@ def worker(world: World) -> Worker:
     return Worker(world)
 
 
-# --- who may say what -----------------------------------------------------------------------------
+# --- roles ----------------------------------------------------------------------------------------
 
 
 def answer_to(world: World, key: MemberKey, *frames: bytes) -> object:
-    """Return what the master first says to a message that somebody made by hand."""
+    """Return the first reply of the master to a handmade message."""
     socket = sockets.client(world.context, key.pair, key.master_public, Reconnect.NEVER)
     reader = control.Decoder(control.FromMaster[key.role])
     answers: list[object] = []
@@ -329,7 +329,7 @@ def test_a_client_key_cannot_register_a_worker(world: World, client: Client) -> 
 def test_messages_before_hello_are_processed_up_to_goodbye(
     world: World, client: Client, caplog: pytest.LogCaptureFixture, role: str
 ) -> None:
-    """A new master may hear it so: what came along a route is held until its name is known."""
+    """A new master may receive them in this order: it holds them until the peer is known."""
     said: list[msgspec.Struct]
     if role == "client":
         key = world.client_key
@@ -526,7 +526,7 @@ def test_a_client_that_returns_within_its_lease_keeps_its_actors(
     first.vanishes()
     again = Client(world, nonce=first.nonce)
     begun = time.monotonic()
-    world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)  # for its lease would have ended
+    world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)  # its lease would have expired
     assert not [said for said in worker.heard if isinstance(said, control.End)]
     worker.buries(request.actor)
     assert again.hears(control.Died).obituary.actor == request.actor
@@ -535,7 +535,7 @@ def test_a_client_that_returns_within_its_lease_keeps_its_actors(
 def test_the_end_of_a_local_client_process_is_seen_at_once(
     world: World, worker: Worker
 ) -> None:
-    """Its connection is still there, so no lease has ended."""
+    """Its connection is still open, so no lease has expired."""
     process = subprocess.Popen(["sleep", "60"])
     try:
         client = Client(world, pid=process.pid, host=this_machine.identity())
@@ -686,7 +686,7 @@ def test_a_client_repeats_unanswered_requests_to_a_new_master(
 def test_an_abandoned_actor_ends_even_if_its_client_could_not_send_it(
     world: World, worker: Worker, monkeypatch: pytest.MonkeyPatch, life: int
 ) -> None:
-    """Its first life, or the next: a client that lives on would keep it for ever."""
+    """Its first life, or a restart: otherwise the client's lease would keep it for ever."""
     with ThreadPoolExecutor(1) as script:
 
         def done(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -708,7 +708,7 @@ def test_an_abandoned_actor_ends_even_if_its_client_could_not_send_it(
             broken.setattr(client._session.link, "send", lambda message: None)
             broken.setattr(
                 "remotely.client.master_session.LEASE_S", -1.0
-            )  # by which the master was to be heard
+            )  # so that the client considers the master lost
             client._session.loop.call(client._session._check_master)
             world.until(made.done)
             settled = threading.Event()
@@ -726,7 +726,7 @@ def test_an_abandoned_actor_ends_even_if_its_client_could_not_send_it(
 def test_an_abandoned_actor_is_not_restarted_on_its_obituary(
     world: World, worker: Worker
 ) -> None:
-    """Its handles say that it has ended, so nobody would ever end its next life."""
+    """Its handles report that it has ended, so nothing would ever end the restarted one."""
     with ThreadPoolExecutor(1) as script:
         connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
         world.until(connecting.done)
@@ -745,7 +745,7 @@ def test_an_abandoned_actor_is_not_restarted_on_its_obituary(
 def test_an_actor_whose_last_handle_is_dropped_during_its_restart_ends(
     world: World, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The word to end it may overtake the request for its next life."""
+    """The message to end it may overtake the request to restart it."""
     with ThreadPoolExecutor(1) as script:
         connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
         world.until(connecting.done)
@@ -778,7 +778,7 @@ def test_a_new_master_ends_the_actors_of_a_client_that_does_not_return(
 
 
 def outlives_the_master(world: World, client: Client, worker: Worker) -> Client:
-    """Return an actor that makes calls, at a new master to which its worker has not come back."""
+    """Return a calling actor at a new master with which its worker has not registered yet."""
     home = client.has(worker)
     inside = Client(world, key=worker.delegates(home.actor), actor=home.actor)
     inside.hears(control.Welcome)
@@ -812,7 +812,7 @@ def test_a_refused_actor_reconnects_when_its_worker_is_back(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """libzmq does not connect again once its key was refused."""
+    """libzmq does not reconnect after its key was refused."""
     monkeypatch.setattr(master_module, "RETURN_S", 0.01)
     inside = outlives_the_master(world, client, worker)
     inside.says(control.Beat())
@@ -860,7 +860,7 @@ def test_a_new_master_soon_refuses_an_unknown_key(
 
 
 def test_a_peer_cannot_take_the_route_of_another(world: World, client: Client, worker: Worker) -> None:
-    """Not in another role, not with another key, and not with the same one."""
+    """Neither in another role, nor with another key, nor with the same one."""
     request = client.has(worker)
     hello, register = client.introduction, worker.introduction
     assert isinstance(hello, control.Hello)
@@ -891,7 +891,7 @@ def test_a_worker_cannot_claim_an_actor_that_was_not_placed_there(
     liar = Worker(
         world,
         actors=[
-            msgspec.structs.replace(genuine, location=location),  # with the seal of another
+            msgspec.structs.replace(genuine, location=location),  # with the seal of the genuine one
             control.ActorStatus(location=location, request=forged, delegate=b"d" * 40),
         ],
     )
@@ -899,7 +899,7 @@ def test_a_worker_cannot_claim_an_actor_that_was_not_placed_there(
     world.until(lambda: client.finds(name="store").location == genuine.location)
 
 
-# --- the rest of the machinery --------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------------------
 
 
 def test_a_worker_is_sent_the_keys_that_its_actors_admit(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Shared arrays between real processes: the same memory everywhere, and nothing left behind."""
+"""Shared arrays between real processes: the same memory in all, and no leaks."""
 
 import gc
 import os
@@ -59,7 +59,7 @@ class Holder:
 
 
 def holders() -> int:
-    """How many shared arrays this process and its children have open or mapped."""
+    """Return how many shared arrays this process and its children have mapped."""
     count = 0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         maps = Path(f"/proc/{process.pid}/maps")
@@ -130,7 +130,7 @@ def test_a_shared_array_outlives_its_maker(here: None) -> None:
     assert shared.array.sum() == 16
     del shared
     gc.collect()
-    heir.hand_to(late)  # from the heir's memory: neither its maker nor the script has it
+    heir.hand_to(late)  # neither its maker nor the script has it any more
     late.fill(3)
     assert heir.total() == 24
 
@@ -151,7 +151,7 @@ def test_a_restarted_actor_gets_the_same_shared_array(here: None) -> None:
     shared = remotely.SharedArray(2, "f4")
     actor = remotely.options(Holder, max_restarts=1)(shared)
     os.kill(actor.pid(), signal.SIGKILL)
-    wait_until(lambda: _survived(actor), "the next life")
+    wait_until(lambda: _survived(actor), "the restart")
     actor.fill(4)
     assert shared.array.sum() == 8
 

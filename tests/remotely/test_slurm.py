@@ -1,4 +1,4 @@
-"""The batch script of docs/launch.md under Slurm itself: a cluster of one node, of this machine.
+"""The batch script of docs/launch.md under a real Slurm cluster of one node, this machine.
 
 Skipped where slurmctld, slurmd and munge are not installed.
 """
@@ -51,7 +51,7 @@ def program(name: str) -> str | None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path, for sockets; it is how the processes of a test are found."""
+    """A folder with a short path, for sockets; the path identifies the processes of a test."""
     with tempfile.TemporaryDirectory(prefix="slurm-") as made:
         yield Path(made)
         wait_until(lambda: not processes(made), "nothing of the job is left")
