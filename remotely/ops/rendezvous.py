@@ -143,7 +143,7 @@ class Rendezvous:
     def note(self, state: Literal["came", "joined", "failed"], why: str = "") -> None:
         """Report the state of this rank, if rank 0 has created the folder.
 
-        A side effect is needed: after a write of its own an NFS client rereads the folder.
+        The write also makes an NFS client of this machine reread the folder.
         """
         note = Note(rank=self._rank, machine=this_machine.machine_name(), state=state, why=why)
         with contextlib.suppress(OSError):

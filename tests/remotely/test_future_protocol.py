@@ -113,7 +113,7 @@ def kind(actors: tuple[str, list[Any]], tmp_path: Path) -> Iterator[Kind]:
 
 def test_polling_done_sees_the_end(kind: Kind) -> None:
     future = kind.quick()
-    wait_until(future.done, "it is done though nobody waits")
+    wait_until(future.done, "it is done without a waiter")
     assert (future.result(0), future.exception(0)) == (1, None)
     assert (future.running(), future.cancelled()) == (False, False)
 
@@ -173,7 +173,7 @@ def test_a_callback_is_called_once_whenever_it_was_added(kind: Kind) -> None:
     future = kind.quick()
     called: list[Future[Any]] = []
     future.add_done_callback(called.append)
-    wait_until(lambda: called, "called by itself")
+    wait_until(lambda: called, "called without a waiter")
     future.add_done_callback(called.append)
     assert called == [future, future]
 

@@ -75,7 +75,7 @@ def call_until_interrupted(
         assert echo.echo(SMALL) == SMALL
 
 
-def _are_told(seen: list[Any], told: list[Any]) -> bool:
+def _have_run(seen: list[Any], told: list[Any]) -> bool:
     return len(seen) >= len(told)
 
 
@@ -103,7 +103,7 @@ def interrupt_calls(n: int, seed: int, cluster: str) -> None:
             thread.join(NO_LATER_THAN_S)
             assert not thread.is_alive()
         assert echo.echo(strike) == strike
-        wait_until(functools.partial(_are_told, seen, told), "all are told")
+        wait_until(functools.partial(_have_run, seen, told), "all callbacks ran")
         assert len(seen) == len(told)
     if cluster != "ray":
         assert remote_of(echo).back_pressure.nbytes == 0
@@ -196,7 +196,7 @@ def test_a_slow_signal_handler_delays_no_other_actor(
             elsewhere.add_done_callback(lambda _: line.fetch_results(False))
         for future in (earlier, elsewhere):
             future.add_done_callback(lambda future: told.append(future.result()))
-        wait_until(lambda: 2 in told, "the other actor's reply is told")
+        wait_until(lambda: 2 in told, "the callback of the other actor")
 
     def send_interrupted(*args: Any) -> None:
         monkeypatch.undo()
@@ -206,7 +206,7 @@ def test_a_slow_signal_handler_delays_no_other_actor(
     with interrupting(take_long):
         monkeypatch.setattr(RawSocket, "send", send_interrupted)
         assert echo.echo(3) == 3
-    wait_until(lambda: sorted(told) == [1, 2], "all are told")
+    wait_until(lambda: sorted(told) == [1, 2], "all callbacks ran")
 
 
 def test_a_received_reply_is_delivered_even_if_the_actor_ends_meanwhile(

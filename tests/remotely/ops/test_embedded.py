@@ -1,4 +1,4 @@
-"""A cluster inside of a script's life begins and ends whole, at whatever moment of it Ctrl-C is."""
+"""Embedded clusters: start and close leave nothing behind, at whatever point Ctrl-C comes."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ STEPS = ("launch", "configure", "first_line")
 
 
 def interrupted_at(call: int, function: Callable[..., object]) -> Callable[..., object]:
-    """Return the function, with Ctrl-C in place of one of its calls."""
+    """Return the function with one of its calls replaced by a KeyboardInterrupt."""
     calls = 0
 
     def counted(*arguments: object, **options: object) -> object:
@@ -33,8 +33,8 @@ def interrupted_at(call: int, function: Callable[..., object]) -> Callable[..., 
     return counted
 
 
-def tell(worker: "subprocess.Popen[bytes]", cluster: EmbeddedCluster) -> None:
-    """Tell a worker who it is on a cluster that has no master."""
+def configure(worker: "subprocess.Popen[bytes]", cluster: EmbeddedCluster) -> None:
+    """Configure a worker of a cluster that has no master."""
     offer = Offer(1, 0)
     _, _, key = fresh_keys()
     daemon_process.configure(
@@ -68,15 +68,15 @@ def test_an_interrupted_close_leaves_no_folder_and_the_daemons_end(
             cluster.close()
     assert not cluster.folder.exists()
     wait_until(lambda: not processes(str(cluster.folder)), "the end of the daemons")
-    cluster.close()  # they are our children, to be reaped
+    cluster.close()  # reaps them
 
 
 def test_a_worker_without_its_folder_exits_silently(
     nothing_left: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    cluster = EmbeddedCluster()  # which makes the folder as it starts
+    cluster = EmbeddedCluster()  # it makes the folder when it starts
     worker = daemon_process.launch("remotely.worker", subprocess.DEVNULL, None)
-    tell(worker, cluster)
+    configure(worker, cluster)
     assert worker.wait(DEADLINE_S) == 0
     daemon_process.close_input(worker)
     assert capfd.readouterr().err == ""
@@ -86,11 +86,11 @@ LOSES_ITS_FOLDER = """
 import shutil
 from remotely.worker import worker
 
-def gone(folder, *_):
+def lose_folder(folder, *_):
     shutil.rmtree(folder)
     (folder / "fence").touch()
 
-worker.WorkerFence = gone
+worker.WorkerFence = lose_folder
 worker.main()
 """
 
@@ -101,7 +101,7 @@ def test_a_worker_that_loses_its_folder_during_startup_leaves_no_process(
     cluster = EmbeddedCluster()
     cluster.folder.mkdir()
     worker = subprocess.Popen([sys.executable, "-c", LOSES_ITS_FOLDER], stdin=subprocess.PIPE)
-    tell(worker, cluster)
+    configure(worker, cluster)
     assert worker.wait(DEADLINE_S) == 0
     assert not processes(str(cluster.folder))
     assert not cluster.folder.exists()

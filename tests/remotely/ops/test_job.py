@@ -1,4 +1,4 @@
-"""How a rank looks for rank 0; tests/remotely/test_run.py has whole jobs."""
+"""The search of a rank for rank 0; tests/remotely/test_run.py runs whole jobs."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def test_a_rank_does_not_wait_for_a_rank_0_that_has_ended(
 
     def end_first(*_: Any, **__: Any) -> None:
         first.close()
-        raise MasterLost("nobody answers")
+        raise MasterLost("no reply")
 
     monkeypatch.setattr(job, "answering", lambda addresses: None)
     monkeypatch.setattr(cluster, "join", end_first)
