@@ -14,7 +14,7 @@ from tests.clusters import processes, wait_until
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(script: Path, local: bool) -> str:
+def run(script: Path, local: bool = False) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REMOTELY_")}
     if local:
         environment["REMOTELY_LOCAL"] = "1"
@@ -54,36 +54,36 @@ def test_the_greeter_greets(local: bool) -> None:
     assert (script == greeter) == local
 
 
-def test_parallel_pi_is_close_to_pi(local: bool) -> None:
-    last = run(ROOT / "examples" / "parallel_pi.py", local).splitlines()[-1]
+def test_parallel_pi_is_close_to_pi() -> None:
+    last = run(ROOT / "examples" / "parallel_pi.py").splitlines()[-1]
     # Seeded, so the same each time; the standard error of four million darts is 0.0008.
     assert float(last.split()[-1]) == pytest.approx(3.14159, abs=0.003)
 
 
-def test_a_learner_is_fed_by_futures(local: bool) -> None:
-    said = run(ROOT / "examples" / "learner_fed_by_futures.py", local)
-    assert said.splitlines() == [
+def test_a_learner_is_fed_by_futures() -> None:
+    output = run(ROOT / "examples" / "learner_fed_by_futures.py")
+    assert output.splitlines() == [
         "mean squared error: 56.3 2.6 1.1 1.0 1.0",
         "weights: 1.0 -2.0 3.0 -4.0 5.0",
     ]
 
 
-def test_the_executor_example_runs_functions_on_the_cores(local: bool) -> None:
-    said = run(ROOT / "examples" / "executor.py", local)
-    assert "1000000000041 is divisible by 3" in said
-    assert "there are 9592 primes below 100000" in said
-    assert said.endswith("123618 binary digits\n")
+def test_the_executor_example_runs_functions_on_the_cores() -> None:
+    output = run(ROOT / "examples" / "executor.py")
+    assert "1000000000041 is divisible by 3" in output
+    assert "there are 9592 primes below 100000" in output
+    assert output.endswith("123618 binary digits\n")
 
 
-def test_a_grid_search_finds_the_best(local: bool) -> None:
+def test_a_grid_search_finds_the_best() -> None:
     pytest.importorskip("sklearn")
-    said = run(ROOT / "examples" / "grid_search.py", local)
-    assert said == "27 fits\nbest: {'C': 10.0, 'gamma': 0.0001}, right in 90.3%\n"
+    output = run(ROOT / "examples" / "grid_search.py")
+    assert output == "27 fits\nbest: {'C': 10.0, 'gamma': 0.0001}, right in 90.3%\n"
 
 
 def test_simulators_dial_in_to_a_learner() -> None:
-    said = run(ROOT / "examples" / "dial_in.py", local=False)
-    assert said == "2 simulators have dialled in\nthe target is about 84\n"
+    output = run(ROOT / "examples" / "dial_in.py")
+    assert output == "2 simulators have dialled in\nthe target is about 84\n"
 
 
 def test_the_remote_classes_of_the_readme_run_on_two_cores(
@@ -195,9 +195,9 @@ def test_the_recipes_with_custom_parts_learn(
 
 
 def test_an_agent_serves_several_games_in_batches() -> None:
-    said = run(ROOT / "examples" / "serve_agent.py", local=False).splitlines()
-    scores = [int(word) for word in said[-2].split()[1:]]
-    actions, passes = (int(word) for word in re.findall(r"\d+", said[-1]))
+    lines = run(ROOT / "examples" / "serve_agent.py").splitlines()
+    scores = [int(word) for word in lines[-2].split()[1:]]
+    actions, passes = (int(word) for word in re.findall(r"\d+", lines[-1]))
     assert len(scores) == 4
     assert sum(scores) == actions > passes
 

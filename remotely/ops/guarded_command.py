@@ -1,8 +1,8 @@
 """A command that ends, with all its descendants, when this process ends, however it ends.
 
 This process forks a guard before it starts anything else.  The guard is the parent of the command
-and adopts orphaned descendants (PR_SET_CHILD_SUBREAPER).  A socket connects the two processes: when
-this end closes, the guard runs its `at_end` callback, then ends the command and the descendants.
+and adopts orphaned descendants (PR_SET_CHILD_SUBREAPER).  A socket connects it with this process:
+when the socket closes, or the command exits, the guard calls `at_end`, then ends all of them.
 
 PR_SET_PDEATHSIG reaches the command alone, not its descendants, so it only covers the case that the
 guard itself is killed.  The command stays in the process group of the terminal, for Ctrl-C.
