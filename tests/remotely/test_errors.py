@@ -17,6 +17,7 @@ import pytest
 
 import remotely
 from remotely.client import channel
+from remotely.transport import key_files
 from remotely.transport.connection_monitor import ConnectionMonitor
 from tests.clusters import free_port, wait_until
 
@@ -123,59 +124,41 @@ class Worker:
         return len(self.food)
 
 
-@remotely.remote_class(cpus=0)
-class Cancelled:
-    def run(self, kind: type[BaseException] = asyncio.CancelledError) -> None:
-        raise kind("by hand")
-
-    def count(self) -> int:
-        return 1
-
-
-def test_a_cancelled_error_of_a_plain_method_is_sent_to_the_caller(here: None) -> None:
-    actor = Cancelled()
-    with pytest.raises(asyncio.CancelledError):
-        actor.run()
-    assert actor.count() == 1
-
-
-class Interrupting:
-    @remotely.batched
-    def many(self, items: list[int]) -> list[int]:
-        raise KeyboardInterrupt
-
-    async def later(self) -> None:
-        raise KeyboardInterrupt
-
-
-@remotely.remote_class(cpus=0)
-class Interrupted(Interrupting):
-    def count(self) -> int:
-        return 1
-
-
 class Halt(BaseException):
     pass
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, Halt])
-def test_an_interrupt_raised_by_a_method_is_sent_to_the_caller(
-    here: None, kind: type[BaseException]
-) -> None:
-    actor = Cancelled()
-    with pytest.raises(kind, match="by hand"):
-        actor.run(kind)
-    with pytest.raises(kind):
-        actor.run.submit(kind).result()
-    assert actor.count() == 1
+@remotely.remote_class(cpus=0)
+class Plain:
+    def fail(self, kind: type[BaseException]) -> None:
+        raise kind("by hand")
+
+    def pid(self) -> int:
+        return os.getpid()
 
 
-def test_an_interrupt_raised_by_an_async_or_batched_method_is_sent_to_the_caller(here: None) -> None:
-    actor: Any = Interrupted()
-    for method, arguments in ((actor.later, ()), (actor.many, (1,))):
+@remotely.remote_class(cpus=0)
+class Asynchronous(Plain):
+    async def fail_later(self, kind: type[BaseException]) -> None:
+        raise kind("by hand")
+
+    @remotely.batched
+    def fail_all(self, kinds: list[type[BaseException]]) -> list[int]:
+        raise kinds[0]("by hand")
+
+
+def test_exceptions_that_are_not_errors_are_sent_to_the_caller(here: None) -> None:
+    plain, asynchronous = Plain(), Asynchronous()
+    pids = plain.pid(), asynchronous.pid()
+    for kind in (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, Halt):
+        with pytest.raises(kind, match="by hand"):
+            plain.fail(kind)
+        with pytest.raises(kind):
+            plain.fail.submit(kind).result()
+    for method in (asynchronous.fail_later, asynchronous.fail_all):
         with pytest.raises(KeyboardInterrupt):
-            method(*arguments)
-    assert actor.count() == 1
+            method(KeyboardInterrupt)
+    assert (plain.pid(), asynchronous.pid()) == pids
 
 
 def test_an_exception_arrives_with_its_type_and_its_remote_traceback(any_cluster: None) -> None:
@@ -358,30 +341,13 @@ def test_an_unknown_method_is_refused_before_the_call_is_sent(here: None) -> Non
         print(worker.tol)
 
 
-def test_unknown_options_and_invalid_values_are_refused_at_the_decorator() -> None:
-    with pytest.raises(TypeError, match="did you mean 'cpus'"):
-        remotely.options(Worker, cpu=2)
-    with pytest.raises(ValueError, match="gpus"):
-        remotely.options(Worker, gpus=-1)
-    with pytest.raises(ValueError, match="memory"):
-        remotely.options(Worker, memory="much")
-    with pytest.raises(TypeError, match="not a remote class"):
-        remotely.options(int)
-
-
-def test_an_argument_that_cannot_be_pickled_is_named(here: None) -> None:
+def test_an_argument_or_result_that_cannot_be_pickled_is_named(here: None) -> None:
     worker = Worker()
 
     with pytest.raises(remotely.NotPicklable, match=r"args\[0\]\['key'\]\[1\].*lock"):
         worker.work({"key": [1, threading.Lock()]})
     with pytest.raises(remotely.NotPicklable, match="not me"):
         worker.work(RaisesWhenPickled())
-    assert worker.work(2) == 2
-
-
-def test_a_result_that_cannot_be_pickled_is_named_and_the_actor_lives(here: None) -> None:
-    worker = Worker()
-
     with pytest.raises(remotely.NotPicklable, match=r"the result of lock.*lock"):
         worker.lock()
     assert worker.work(2) == 2
@@ -479,23 +445,24 @@ def test_connecting_without_a_master_says_how_to_start_one(nothing_left: None) -
         remotely.connect(f"127.0.0.1:{port}")
 
     assert "waited" not in str(refused.value)
-
-
-def test_with_patience_connect_waits_for_the_master(nothing_left: None) -> None:
     with pytest.raises(remotely.MasterLost, match=r"\(waited for it for 0\.5 s\)"):
-        remotely.connect(f"127.0.0.1:{free_port()}", patience_s=0.5)
-
-
-def test_an_unknown_host_is_reported(nothing_left: None) -> None:
+        remotely.connect(f"127.0.0.1:{port}", patience_s=0.5)
     with pytest.raises(
         remotely.MasterLost, match=r"no machine 'no\.such\.invalid'.*how it is spelt"
     ):
         remotely.connect("no.such.invalid:8010")
 
 
-def test_a_missing_key_is_reported_with_the_option_that_named_it(
+def test_a_missing_or_wrong_key_is_refused_with_an_explanation(
     nothing_left: None, started: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    with pytest.raises(remotely.NotAllowed, match="no key"):
+        remotely.connect(started.address, key=tmp_path / "none.key")
+    with pytest.raises(remotely.NotAllowed, match="worker"):
+        remotely.connect(started.address, key=started.homes[0] / "worker.key")
+    key_files.make_keys(tmp_path / "other")
+    with pytest.raises(remotely.NotAllowed, match="refused this key"):
+        remotely.connect(started.address, key=tmp_path / "other" / "client.key")
     monkeypatch.setenv("REMOTELY_HOME", str(tmp_path))
     with pytest.raises(remotely.NotAllowed, match=f"REMOTELY_HOME is {tmp_path}.*client.key from"):
         remotely.connect(started.address)
@@ -512,21 +479,6 @@ def test_another_server_at_the_address_is_reported(nothing_left: None, started: 
         port = other.getsockname()[1]
         with pytest.raises(remotely.RemotelyError, match="is no remotely master"):
             remotely.connect(f"127.0.0.1:{port}", key=started.key)
-
-
-def test_a_missing_or_wrong_key_is_refused_with_an_explanation(
-    nothing_left: None, started: Any, tmp_path: Any
-) -> None:
-    with pytest.raises(remotely.NotAllowed, match="no key"):
-        remotely.connect(started.address, key=tmp_path / "none.key")
-    with pytest.raises(remotely.NotAllowed, match="worker"):
-        remotely.connect(started.address, key=started.homes[0] / "worker.key")
-
-    from remotely.transport import key_files
-
-    key_files.make_keys(tmp_path / "keys")
-    with pytest.raises(remotely.NotAllowed, match="refused this key"):
-        remotely.connect(started.address, key=tmp_path / "keys" / "client.key")
 
 
 def test_connecting_twice_is_refused(here: None) -> None:

@@ -97,11 +97,6 @@ def test_a_constructor_that_dies_is_recorded(here: None) -> None:
     assert died.value.flight_record.startswith(b"constructing")
 
 
-def test_without_a_recorder_the_record_is_empty(here: None) -> None:
-    actor = Recorded()
-    assert record_of(remotely.submit(actor.end, "SIGKILL")) == b""
-
-
 def test_a_killed_actor_is_recorded_and_a_closed_one_is_not(here: None, tmp_path: Path) -> None:
     actor = Recorded()
     gate = tmp_path / "gate"

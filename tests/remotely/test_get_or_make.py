@@ -26,14 +26,6 @@ class Client:
         self.store = remotely.options(Store, name=name, get_if_exists=True, detached=True)(content)
         return self.store.pid(), self.store.read()
 
-    def own_handle(self) -> Any:
-        me = remotely.current_actor()
-        assert me is not None
-        return me.handle
-
-    def number(self) -> int:
-        return 7
-
 
 def test_concurrent_requests_for_a_name_get_one_actor(any_cluster: None) -> None:
     clients = remotely.group(Client, 4)
@@ -113,8 +105,3 @@ def test_the_actors_of_the_cluster_are_listed_with_types(here: None) -> None:
     assert client in [remotely.get_actor(name) for name in found]
 
 
-def test_an_actor_passes_itself_to_others(here: None) -> None:
-    client = Client()
-    own = client.own_handle()
-    assert own == client
-    assert own.number() == 7

@@ -116,12 +116,6 @@ def test_invalid_options_are_refused(
         remotely.options(Look, **option)
 
 
-def test_options_of_one_instance_are_not_options_of_a_class() -> None:
-    for option in ({"machine": "m"}, {"near": None}):
-        with pytest.raises(TypeError, match="option of one instance"):
-            remotely.remote_class(**option)
-
-
 def test_invalid_resources_of_a_cluster_are_refused(nothing_left: None) -> None:
     with pytest.raises(ValueError, match="a number from 0 up"):
         remotely.connect(resources={"license": "two"})  # type: ignore[dict-item]
