@@ -387,7 +387,7 @@ def test_a_request_that_can_never_be_met_is_refused_at_once(any_cluster: None) -
         remotely.options(Worker, memory="900TiB")()
 
 
-def test_a_request_waits_for_resources_with_one_line_and_gives_up_after_its_patience(
+def test_a_request_waits_for_resources_for_its_patience(
     nothing_left: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     remotely.connect(cpus=4, patience_s=3)
@@ -405,19 +405,14 @@ def test_a_request_waits_for_resources_with_one_line_and_gives_up_after_its_pati
     )
     assert "Worker-1 (2 CPUs)" in str(refused.value)
     assert "remotely.connect(cpus=6)" in str(refused.value)
-    assert first.work() == 1
 
-
-def test_an_actor_without_patience_is_placed_at_once_or_refused(nothing_left: None) -> None:
-    remotely.connect(cpus=1)
-    first = remotely.options(Worker, cpus=1, patience_s=0)()
-    with pytest.raises(remotely.NoResources, match="no room: Worker asks for 1 CPU"):
-        remotely.options(Worker, cpus=1, patience_s=0)()
+    with pytest.raises(remotely.NoResources, match="no room: Worker asks for 3 CPUs"):
+        remotely.options(Worker, cpus=3, patience_s=0)()
     with pytest.raises(ValueError, match="patience_s=-1"):
         remotely.options(Worker, patience_s=-1)
     assert first.work() == 1
     threading.Timer(0.3, remotely.close, [first]).start()
-    assert remotely.options(Worker, patience_s=40)().work(5) == 5  # waits for the freed CPU
+    assert remotely.options(Worker, cpus=3, patience_s=40)().work(5) == 5
 
 
 def test_a_taken_name_is_refused(here: None) -> None:

@@ -16,8 +16,6 @@ from remotely.protocol.listening import Listening
 from remotely.transport.keys import fresh_keys
 from tests.clusters import DEADLINE_S, processes, wait_until
 
-STEPS = ("launch", "configure", "first_line")
-
 
 def interrupted_at(call: int, function: Callable[..., object]) -> Callable[..., object]:
     """Return the function with one of its calls replaced by a KeyboardInterrupt."""
@@ -43,7 +41,7 @@ def configure(worker: "subprocess.Popen[bytes]", cluster: EmbeddedCluster) -> No
     )
 
 
-@pytest.mark.parametrize(("step", "call"), [(s, c) for s in STEPS for c in (1, 2)][:-1])
+@pytest.mark.parametrize(("step", "call"), [("launch", 2), ("configure", 2), ("first_line", 1)])
 def test_an_interrupted_start_leaves_nothing_after_close(
     nothing_left: None, monkeypatch: pytest.MonkeyPatch, step: str, call: int
 ) -> None:
@@ -61,7 +59,8 @@ def test_an_interrupted_close_leaves_no_folder_and_the_daemons_end(
     nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = EmbeddedCluster()
-    cluster.start(Offer(cpus=1, gpus=0))
+    with contextlib.redirect_stderr(io.StringIO()):  # which is not a file, as in a notebook
+        cluster.start(Offer(cpus=1, gpus=0))
     with monkeypatch.context() as patched:
         patched.setattr(subprocess.Popen, "wait", interrupted_at(1, subprocess.Popen.wait))
         with pytest.raises(KeyboardInterrupt):
@@ -125,8 +124,3 @@ def test_a_master_removes_the_folder_that_its_interrupted_script_could_not(
     cluster.close()
 
 
-def test_a_cluster_starts_if_stderr_is_not_a_file(nothing_left: None) -> None:
-    cluster = EmbeddedCluster()
-    with contextlib.redirect_stderr(io.StringIO()):
-        cluster.start(Offer(cpus=1, gpus=0))
-    cluster.close()
