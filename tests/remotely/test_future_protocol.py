@@ -161,7 +161,7 @@ def test_wait_for_the_first_error(kind: Kind) -> None:
     blocked, raising = kind.blocked(), kind.quick(Mine("x"))
     done, pending = concurrent.futures.wait([blocked, raising], WAIT_S, FIRST_EXCEPTION)
     assert (done, pending) == ({raising}, {blocked})
-    assert isinstance(raising.exception(), Mine)  # or it is told that nobody looked
+    assert isinstance(raising.exception(), Mine)  # else the unretrieved error is logged
 
 
 def test_wait_returns_at_its_timeout(kind: Kind) -> None:
