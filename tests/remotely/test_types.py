@@ -338,24 +338,28 @@ def test_a_script_uses_an_actor_whose_module_it_does_not_have(
     assert out == dict.fromkeys(out, True)
 
 
-def test_a_module_that_is_missing_on_another_machine_says_how_to_send_it(
+def test_a_remote_traceback_shows_the_line_and_how_to_send_a_missing_module(
     started: Started, folder: Path
 ) -> None:
     write(folder, {"beside.py": ""})
     text = """
         def needs():
             import beside
-        from app.checks import Checker
+        from app.checks import Checker, MyErr
         actor = Checker()
         try:
             actor.run(needs)
         except ModuleNotFoundError as error:
-            said = str(error.__cause__)
-        out = {"named": 'connect(ship=["beside.py"])' in said}
+            out = {"module": 'connect(ship=["beside.py"])' in str(error.__cause__)}
+        try:
+            actor.fail()
+        except MyErr as error:
+            remote = str(error.__cause__)
+            out["line"] = 'raise MyErr("no")' in remote and "actors.py" in remote
         print("told", json.dumps(out))
         """
     write(folder, script(text))
-    assert told(run(folder, started, "script.py")) == {"named": True}
+    assert told(run(folder, started, "script.py")) == {"module": True, "line": True}
 
 
 def test_top_level_code_of_a_module_runs_in_actors_except_making_actors(
@@ -419,19 +423,6 @@ def test_a_reloaded_module_only_changes_new_actors(
     write(folder, script(text))
     out = told(run(folder, None, "script.py"))
     assert out == dict.fromkeys(out, True)
-
-
-def test_a_remote_traceback_shows_the_line_of_the_module(started: Started, folder: Path) -> None:
-    text = """
-        from app.checks import Checker, MyErr
-        try:
-            Checker().fail()
-        except MyErr as error:
-            said = str(error.__cause__)
-        print("told", json.dumps({"line": 'raise MyErr("no")' in said and "actors.py" in said}))
-        """
-    write(folder, script(text))
-    assert told(run(folder, started, "script.py")) == {"line": True}
 
 
 def test_a_module_named_like_one_of_the_standard_library_is_sent_by_value(
