@@ -496,15 +496,6 @@ def test_an_actor_is_placed_when_its_worker_reports_it_spawned(
     assert client.status().workers[0].free_cpus == 1.5
 
 
-def test_a_request_waits_until_another_actor_has_ended(client: Client, worker: Worker) -> None:
-    first = client.place(worker, cpus=2)
-    second = client.request(cpus=1)
-    assert "the most that a machine has free is 0 CPUs" in client.receive(control.Queued).why
-    worker.report_death(first.actor, asked=True)
-    worker.spawn(second.request.actor)
-    assert client.receive(control.Placed).ticket == second.ticket
-
-
 # --- ends -----------------------------------------------------------------------------------------
 
 
@@ -614,20 +605,6 @@ def test_a_disconnected_worker_gets_no_requests(
     other.spawn(place.request.actor)
     assert client.receive(control.Placed).ticket == place.ticket
     assert killed.name in {worker.worker for worker in client.status().workers}
-
-
-def test_a_worker_that_returns_within_its_lease_keeps_its_actors(
-    world: World, client: Client
-) -> None:
-    worker = Worker(world)
-    request = client.place(worker)
-    worker.disconnect()
-    again = Peer(world, world.worker_key, worker.introduction)
-    again.receive(control.Registered)
-    begun = time.monotonic()
-    world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)
-    assert client.locate(actor=request.actor).location is not None
-    assert not [said for said in client.received if isinstance(said, control.Died)]
 
 
 # --- a new master ---------------------------------------------------------------------------------

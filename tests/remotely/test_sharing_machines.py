@@ -2,7 +2,6 @@
 
 import os
 import socket
-import threading
 from typing import Any
 
 import pytest
@@ -50,29 +49,6 @@ def test_gpus_are_shared_and_custom_resources_are_counted(nothing_left: None) ->
     assert status_of(first).resources == {"license": 1}
     remotely.close(second)
     assert licensed().gpus() == ""
-
-
-def test_two_groups_that_do_not_fit_together_run_one_after_the_other(nothing_left: None) -> None:
-    remotely.connect(cpus=4)
-    one_cpu = remotely.options(Look, cpus=1)
-    sizes: list[int] = []
-
-    def run() -> None:
-        group = remotely.group(one_cpu, 3)
-        sizes.append(len(group.gpus()))
-        remotely.close(group)
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sizes == [3] * 4
-
-
-def test_a_group_that_a_started_cluster_can_never_hold_is_refused_at_once(here: None) -> None:
-    with pytest.raises(NoResources, match="all machines together have room for 16"):
-        remotely.group(remotely.options(Look, cpus=1), 17)
 
 
 def test_an_actor_is_placed_near_another(started: Started, nothing_left: None) -> None:
