@@ -275,17 +275,6 @@ def test_large_and_small_calls_run_in_the_order_made(joined: Started) -> None:
     assert [future.result() for future in futures] == [None] * 20
 
 
-def test_an_array_changed_after_submit_arrives_unchanged(joined: Started) -> None:
-    peer = Peer()
-    array = np.zeros(SIZE)
-    futures = []
-    for i in range(5):
-        array[:] = i
-        futures.append(peer.total.submit(array))
-    array[:] = -1
-    assert [future.result() for future in futures] == [i * SIZE for i in range(5)]
-
-
 def test_actors_exchange_large_values_with_their_own_keys(joined: Started) -> None:
     peers = on_each(remotely.group(Peer, 2))
     callers = on_each(remotely.group(Caller, 2))

@@ -60,10 +60,6 @@ class Echo:
     def pid(self) -> int:
         return os.getpid()
 
-    def sleep(self, seconds: float) -> float:
-        time.sleep(seconds)
-        return seconds
-
     def leave(self) -> None:
         sys.exit(3)
 
@@ -185,31 +181,6 @@ def test_submit_returns_at_once_and_its_future_has_the_value(
     (tmp_path / "gate").touch()
     assert second.result() == 4
     assert first.result() is True
-
-
-def test_calls_of_one_client_run_in_the_order_made(cluster: str) -> None:
-    echo = Echo()
-
-    for number in range(200):
-        echo.note.submit(number)
-
-    assert echo.note(200) == list(range(201))
-
-
-def test_futures_work_with_wait_as_completed_and_await(here: None, tmp_path: Path) -> None:
-    slow, fast = Echo(), Echo()
-    futures = [slow.wait_for_file.submit(str(tmp_path / "gate")), fast.sleep.submit(0.0)]
-
-    assert next(iter(remotely.as_completed(futures))) is futures[1]
-    (tmp_path / "gate").touch()
-    done, pending = concurrent.futures.wait(futures, timeout=40)
-    assert done == set(futures)
-    assert not pending
-
-    async def gathered() -> list[Any]:
-        return [*await asyncio.gather(fast.echo.submit(1), slow.echo.submit(2))]
-
-    assert asyncio.run(gathered()) == [1, 2]
 
 
 def test_remotely_submit_is_the_typed_form_of_submit(here: None) -> None:

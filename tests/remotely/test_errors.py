@@ -104,9 +104,6 @@ class Worker:
             begun.touch()
         time.sleep(seconds)
 
-    def once_there_is(self, gate: Path) -> None:
-        wait_until(gate.exists, "the gate")
-
     def end(self, how: str) -> None:
         print(f"ending by {how}", file=sys.stderr)
         if how == "exit":
@@ -363,19 +360,6 @@ def test_a_hostile_argument_harms_only_its_own_call(here: None) -> None:
         worker.work(DiesWhenUnpickled())
     assert died.value.exit == 9
     assert other.work(3) == 3
-
-
-def test_a_call_that_times_out_is_still_running(here: None, tmp_path: Path) -> None:
-    worker = Worker()
-
-    slow = worker.once_there_is.submit(tmp_path / "gate")
-    with pytest.raises(remotely.CallTimeout) as timeout:
-        slow.result(timeout=0.05)
-
-    assert timeout.value.still_running
-    assert isinstance(timeout.value, TimeoutError | remotely.RemotelyError)
-    (tmp_path / "gate").touch()
-    assert slow.result() is None
 
 
 def test_a_request_that_can_never_be_met_is_refused_at_once(any_cluster: None) -> None:

@@ -1,7 +1,6 @@
 """`get_if_exists`: an actor is found or made by its name, once for concurrent requests."""
 
 import os
-from typing import Any
 
 import pytest
 
