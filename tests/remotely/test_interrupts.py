@@ -110,7 +110,7 @@ def interrupt_calls(n: int, seed: int, cluster: str) -> None:
 
 
 def test_an_interrupt_only_ends_the_interrupted_call(cluster: str) -> None:
-    interrupt_calls(25, seed=1, cluster=cluster)
+    interrupt_calls(10, seed=1, cluster=cluster)
 
 
 def test_a_call_queued_behind_one_whose_wait_was_interrupted_is_reported(
