@@ -111,14 +111,14 @@ def start(
             key_file = folder / "master.key"
             if orphans:
                 _check_orphan(orphans[0], key, port)
-                master.begin_master(near, key, key_file, learns=True)
+                master.configure_master(near, key, key_file, learns=True)
                 _await_return(near, folder, orphans[0], port)
             else:
                 worker = stack.enter_context(PersistentDaemon("worker", port, keeper, listens))
                 learns = pid_file.was_killed(port)
-                master.begin_master(near, key, key_file, learns)
+                master.configure_master(near, key, key_file, learns)
                 member = key_files.load_member(folder / "worker.key", "worker")
-                worker.begin_worker("worker", near, near, member, listening, offer)
+                worker.configure_worker("worker", near, near, member, listening, offer)
     return pid_file.running(port)
 
 
@@ -148,7 +148,7 @@ def join(
     pid_file.make_folder(port)
     stem = f"joined-{secrets.token_hex(4)}"
     with PersistentDaemon(stem, port, keeper) as worker:
-        return worker.begin_worker(
+        return worker.configure_worker(
             "joined", address, where, key, listening, offer, end_without_master_s
         )
 
@@ -291,11 +291,7 @@ class PersistentDaemon:
         daemon = self._daemon
         if kind is not None:
             daemon.terminate()
-            try:
-                daemon.wait(END_S)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+            daemon_process.wait_or_kill(daemon, END_S)
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
             pid_file.leave(self._file)
@@ -309,9 +305,9 @@ class PersistentDaemon:
         daemon.returncode = 0  # so that Popen does not warn: it is left running
         daemon_process.close_input(daemon)
 
-    def begin_master(self, address: str, key: MasterKey, key_file: Path, learns: bool) -> None:
+    def configure_master(self, address: str, key: MasterKey, key_file: Path, learns: bool) -> None:
         """Configure it as the master.  Raises RemotelyError if it does not become ready."""
-        self._write("master", address, key.pair.public)
+        self._record("master", address, key.pair.public)
         self._await_ready(
             MasterConfig(
                 address=f"tcp://{self._listens}",
@@ -325,7 +321,7 @@ class PersistentDaemon:
             "READY",
         )
 
-    def begin_worker(
+    def configure_worker(
         self,
         role: str,
         address: str,
@@ -354,11 +350,11 @@ class PersistentDaemon:
                 end_without_master_s=end_without_master_s,
                 predecessors=[worker.nonce for worker in killed],
             )
-            running = self._write(role, address, key.master_public, config.worker, config.nonce)
-            self._hear_of(config, "REGISTERED")
+            running = self._record(role, address, key.master_public, config.worker, config.nonce)
+            self._await_ready(config, "REGISTERED")
         return running
 
-    def _write(
+    def _record(
         self, role: str, address: str, cluster: bytes, worker: str = "", nonce: str = ""
     ) -> Running:
         daemon = msgspec.convert(

@@ -53,6 +53,14 @@ def close_input(daemon: Daemon) -> None:
             daemon.stdin.close()
 
 
+def wait_or_kill(daemon: Daemon, timeout_s: float) -> None:
+    try:
+        daemon.wait(max(0.1, timeout_s))
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()
+
+
 def first_line(daemon: Daemon) -> str:
     """Return the line with which a daemon reports that it is ready; "" on timeout or its end."""
     assert daemon.stdout is not None

@@ -62,11 +62,7 @@ class EmbeddedCluster:
                 daemon_process.close_input(daemon)
             deadline = time.monotonic() + END_S
             for daemon in self._daemons:
-                try:
-                    daemon.wait(max(0.1, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    daemon.kill()
-                    daemon.wait()
+                daemon_process.wait_or_kill(daemon, deadline - time.monotonic())
                 if daemon.stdout:
                     daemon.stdout.close()
         finally:  # if interrupted again, the daemons still end: their input is closed

@@ -11,7 +11,6 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -62,11 +61,7 @@ class Foreground:
         deadline = time.monotonic() + LEAVE_S + END_S
         ended_well = True
         for daemon, file in self._kept:
-            try:
-                daemon.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+            daemon_process.wait_or_kill(daemon, deadline - time.monotonic())
             # `remotely stop` may send SIGTERM to one that has left and is about to exit.
             if daemon.returncode not in (0, -signal.SIGTERM):
                 ended_well = False
