@@ -79,11 +79,7 @@ def test_a_range_without_a_free_port_is_refused_before_anything_starts(
     assert "--ports" in why
 
 
-@pytest.mark.parametrize("ports", ["9000", "9100-9000", "0-9", "a-b"])
-def test_an_invalid_range_is_refused(machine: Machine, ports: str) -> None:
-    assert "is no range of ports" in machine.refuses("start", "--ports", ports, code=2)
-
-
-def test_a_range_too_small_for_a_worker_is_refused(machine: Machine, low: int) -> None:
+def test_an_invalid_or_too_small_range_is_refused(machine: Machine, low: int) -> None:
+    assert "is no range of ports" in machine.refuses("start", "--ports", "9000", code=2)
     why = machine.refuses("start", "--ports", f"{low}-{low + 1}")
     assert f"{low}-{low + 1} is too small a range: a worker listens at 3 ports itself" in why
