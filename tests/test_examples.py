@@ -86,9 +86,7 @@ def test_simulators_dial_in_to_a_learner() -> None:
     assert output == "2 simulators have dialled in\nthe target is about 84\n"
 
 
-def test_the_remote_classes_of_the_readme_run_on_two_cores(
-    local: bool, tmp_path: Path
-) -> None:
+def test_the_remote_classes_of_the_readme_run_on_two_cores(local: bool, tmp_path: Path) -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     shown = [block for block in blocks if "remotely_rl" not in block]
@@ -104,9 +102,7 @@ def test_the_remote_classes_of_the_readme_run_on_two_cores(
     ("example", "says"),
     [("cooperation", "mean return "), ("self_play_connect_four", "against minimax: ")],
 )
-def test_the_multi_agent_recipes_learn(
-    example: str, says: str, tmp_path: Path
-) -> None:
+def test_the_multi_agent_recipes_learn(example: str, says: str, tmp_path: Path) -> None:
     assert run_recipe(example, tmp_path).splitlines()[-1].startswith(says)
 
 
@@ -145,9 +141,7 @@ def test_an_interrupted_example_prints_no_error_and_leaves_nothing_behind(tmp_pa
         p.stem for game in ("pong", "pendulum") for p in (ROOT / "examples").glob(f"*_{game}.py")
     ),
 )
-def test_every_algorithm_recipe_learns_and_saves_its_model(
-    recipe: str, tmp_path: Path
-) -> None:
+def test_every_algorithm_recipe_learns_and_saves_its_model(recipe: str, tmp_path: Path) -> None:
     model = f"{recipe.rsplit('_', 1)[-1]}.pt"
     assert f"The model is in {model}." in run_recipe(recipe, tmp_path)
     assert (tmp_path / model).stat().st_size > 50_000
@@ -183,9 +177,7 @@ def test_the_fault_tolerant_environment_recipes_run(call: str, says: str, tmp_pa
         ("evaluation_hook", "the policy of the best evaluation is in"),
     ],
 )
-def test_the_recipes_with_custom_parts_learn(
-    example: str, says: str, tmp_path: Path
-) -> None:
+def test_the_recipes_with_custom_parts_learn(example: str, says: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / f"{example}.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False,

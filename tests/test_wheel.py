@@ -142,9 +142,7 @@ def test_two_builds_are_equal(wheel: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_a_cluster_from_the_wheel_runs_a_call(
-    wheel: Path, tmp_path: Path, python: str
-) -> None:
+def test_a_cluster_from_the_wheel_runs_a_call(wheel: Path, tmp_path: Path, python: str) -> None:
     is_this = python == f"python{sys.version_info.major}.{sys.version_info.minor}"
     commands = install(wheel, tmp_path / "venv", sys.executable if is_this else python)
     (tmp_path / "script.py").write_text(SCRIPT)

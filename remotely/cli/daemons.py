@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from remotely.cli.options import (
-    parse_own_address,
     announce_option,
     cpus_option,
     foreground_option,
     gpus_option,
     other_ports,
+    parse_own_address,
     port_of_shell,
     port_option,
     ports_option,

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     "--rendezvous",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="A folder on a disk that all machines share; its parent must exist.  "
-    "[~/.remotely/jobs]",
+    help="A folder on a disk that all machines share; its parent must exist.  [~/.remotely/jobs]",
 )
 @click.option("--job", help="A unique name for this job, if the launcher does not set one.")
 @click.option(

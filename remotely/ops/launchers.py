@@ -123,9 +123,7 @@ def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> 
         )
     rank = _number(environ, launcher.rank)
     if rank >= size:
-        raise ValueError(
-            f"{launcher.rank} is {rank}, but the {size} ranks are numbered from 0"
-        )
+        raise ValueError(f"{launcher.rank} is {rank}, but the {size} ranks are numbered from 0")
     name = job or _job_of(environ, launcher, rank)
     if not name:
         raise ValueError(

@@ -211,9 +211,7 @@ def test_a_thousand_actors_in_one_group_start(nothing_left: None) -> None:
     assert len(set(wilds.pid())) == 1000
 
 
-def test_a_zygote_that_cannot_be_replaced_is_retried(
-    nothing_left: None, tmp_path: Path
-) -> None:
+def test_a_zygote_that_cannot_be_replaced_is_retried(nothing_left: None, tmp_path: Path) -> None:
     running = script(
         tmp_path,
         """

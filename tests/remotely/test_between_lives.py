@@ -62,9 +62,7 @@ def died(any_cluster: None, tmp_path: Path) -> Any:
     return actor
 
 
-def test_submitted_calls_run_in_order_after_the_restart(
-    died: Any, tmp_path: Path
-) -> None:
+def test_submitted_calls_run_in_order_after_the_restart(died: Any, tmp_path: Path) -> None:
     futures = [died.note.submit(number) for number in range(5)]
     assert not any(future.done() for future in futures)
     (tmp_path / "go").touch()

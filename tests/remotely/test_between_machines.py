@@ -240,9 +240,7 @@ def test_a_put_value_reaches_machines_that_use_it_one_after_the_other(joined: St
     assert remotely.group(Peer, 4).total(ref) == [SIZE] * 4
 
 
-def test_a_put_value_is_sent_again_to_a_restarted_store(
-    joined: Started, moved: Counted
-) -> None:
+def test_a_put_value_is_sent_again_to_a_restarted_store(joined: Started, moved: Counted) -> None:
     peer = Peer()
     ref = remotely.put(np.ones(SIZE))
     assert peer.total(ref) == SIZE

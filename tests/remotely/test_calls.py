@@ -202,9 +202,7 @@ def test_a_done_callback_may_call_the_same_actor_and_wait(here: None) -> None:
     assert answers == [11]
 
 
-def test_a_done_callback_cannot_send_requests_to_the_master(
-    here: None, tmp_path: Path
-) -> None:
+def test_a_done_callback_cannot_send_requests_to_the_master(here: None, tmp_path: Path) -> None:
     echo, told = Echo(), threading.Event()
     why: list[BaseException] = []
 
@@ -439,9 +437,7 @@ def test_a_second_request_to_construct_an_actor_is_refused(here: None) -> None:
     assert echo.value == 7
 
 
-def test_a_held_call_is_cancelled_locally(
-    here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_held_call_is_cancelled_locally(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "LOOK_S", 3600)  # held calls are only sent for a waiter
     echo = Echo()
     futures = {number: echo.note.submit(number) for number in range(HOLD_ABOVE + 10)}

@@ -257,9 +257,7 @@ def test_a_call_to_a_dead_actor_is_not_cancelled(here: None, tmp_path: Path) -> 
         running.result()
 
 
-def test_a_done_callback_does_not_cancel_a_call_that_was_sent(
-    here: None, tmp_path: Path
-) -> None:
+def test_a_done_callback_does_not_cancel_a_call_that_was_sent(here: None, tmp_path: Path) -> None:
     actor, other = Noter(), Noter()
     running, gate = busy(actor, tmp_path)
     future = actor.note.submit(1)
@@ -302,9 +300,7 @@ def test_a_call_that_waits_for_a_future_is_cancelled_and_unblocks_later_calls(
     assert actor.all() == [3, 4]
 
 
-def test_a_call_that_was_sent_is_cancelled_by_its_actor(
-    here: None, tmp_path: Path
-) -> None:
+def test_a_call_that_was_sent_is_cancelled_by_its_actor(here: None, tmp_path: Path) -> None:
     source, actor = Noter(), Noter()
     running, gate = busy(source, tmp_path, "one")
     mine, other_gate = busy(actor, tmp_path, "two")

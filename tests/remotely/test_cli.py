@@ -336,7 +336,9 @@ def test_joining_without_a_master_says_how_to_start_one(machines: Any, port: int
     assert "no machine 'no.such.host.invalid'" in why
 
 
-def test_the_key_of_another_cluster_is_refused_with_an_explanation(machines: Any, running: Running) -> None:
+def test_the_key_of_another_cluster_is_refused_with_an_explanation(
+    machines: Any, running: Running
+) -> None:
     (first, port), second = running, machines("second")
     key_files.make_keys(second.keys)
     key = second.keys / "worker.key"
@@ -347,7 +349,9 @@ def test_the_key_of_another_cluster_is_refused_with_an_explanation(machines: Any
     assert len(first.status(port)["machines"]) == 1
 
 
-def test_the_key_of_another_role_is_refused_with_an_explanation(machines: Any, running: Running) -> None:
+def test_the_key_of_another_role_is_refused_with_an_explanation(
+    machines: Any, running: Running
+) -> None:
     (first, port), second = running, machines("second")
     second.home.mkdir()
     address = f"127.0.0.1:{port}"
@@ -443,9 +447,7 @@ def test_a_cluster_with_a_killed_daemon_stops_cleanly(
     machine.does("stop", "--port", port)
 
 
-def test_stop_cleans_up_after_both_daemons_were_killed(
-    machine: Machine, port: int
-) -> None:
+def test_stop_cleans_up_after_both_daemons_were_killed(machine: Machine, port: int) -> None:
     machine.does("start", "--port", port)
     daemons = machine.pids(port).values()
     for pid in daemons:
@@ -476,9 +478,7 @@ def test_a_new_master_takes_over_the_worker_and_its_actors(machine: Machine, por
     machine.does("stop", "--port", port)
 
 
-def test_a_second_worker_on_a_machine_needs_a_number_of_cpus(
-    machine: Machine, port: int
-) -> None:
+def test_a_second_worker_on_a_machine_needs_a_number_of_cpus(machine: Machine, port: int) -> None:
     machine.does("start", "--port", port, "--cpus", 1)
     join = ["join", f"127.0.0.1:{port}"]
     assert "on that cluster already" in machine.refuses(*join)

@@ -86,9 +86,7 @@ def test_a_foreground_worker_leaves_on_sigterm_and_the_cluster_goes_on(
     first.does("stop", "--port", port)
 
 
-def test_a_killed_foreground_command_leaves_nothing_behind(
-    machine: Machine, port: int
-) -> None:
+def test_a_killed_foreground_command_leaves_nothing_behind(machine: Machine, port: int) -> None:
     with foreground(machine, "start", "--port", port) as start:
         wait_for_line(start, "To end it")
         daemons = machine.pids(port).values()
@@ -138,9 +136,7 @@ def test_under_nohup_a_foreground_cluster_survives_sighup_until_it_is_stopped(
         assert start.wait(DEADLINE_S) == 0
 
 
-def test_a_worker_ends_after_the_given_time_without_a_master(
-    machines: Any, port: int
-) -> None:
+def test_a_worker_ends_after_the_given_time_without_a_master(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
     first.does("start", "--port", port)
     key = copied_key(first, second)
@@ -154,9 +150,7 @@ def test_a_worker_ends_after_the_given_time_without_a_master(
     first.does("stop", "--port", port)
 
 
-def test_a_key_from_standard_input_is_in_no_argument(
-    machines: Any, port: int
-) -> None:
+def test_a_key_from_standard_input_is_in_no_argument(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
     first.does("start", "--port", port)
     key = (first.keys / "worker.key").read_text()

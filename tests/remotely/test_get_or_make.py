@@ -102,5 +102,3 @@ def test_the_actors_of_the_cluster_are_listed_with_types(here: None) -> None:
     assert found["listed"].class_name == "Store"
     assert found["listed"].pid == store.pid()
     assert client in [remotely.get_actor(name) for name in found]
-
-

@@ -148,9 +148,7 @@ def test_close_waits_for_calls_on_the_threads_of_an_async_class(
     assert (tmp_path / "closing").exists()
 
 
-def test_a_call_to_a_closing_async_actor_fails(
-    any_cluster: None, tmp_path: Path
-) -> None:
+def test_a_call_to_a_closing_async_actor_fails(any_cluster: None, tmp_path: Path) -> None:
     reef, visitor = Reef(tmp_path), Visitor()
     visitor.visit(reef)
     closing = threading.Thread(target=remotely.close, args=(reef,))

@@ -108,9 +108,7 @@ class Talker:
 
 
 @pytest.mark.promise("output")
-def test_a_record_has_the_actor_the_location_and_the_process(
-    any_cluster: None, kept: Kept
-) -> None:
+def test_a_record_has_the_actor_the_location_and_the_process(any_cluster: None, kept: Kept) -> None:
     talker = Talker()
     pid = talker.says(logging.WARNING, "careful")
     wait_until(lambda: kept.of("talker"), "the record")
@@ -473,9 +471,7 @@ def test_an_extra_of_a_number_or_text_subclass_is_sent_as_the_base_type(
         ("stack_info", None, None),
     ],
 )
-def test_records_with_odd_fields_are_sent(
-    attribute: str, value: object, expected: object
-) -> None:
+def test_records_with_odd_fields_are_sent(attribute: str, value: object, expected: object) -> None:
     found = as_the_worker_reads_it(**{attribute: value})
     assert found.getMessage() == "hi"
     assert found.__dict__[attribute] == expected

@@ -103,7 +103,9 @@ def test_items_of_a_stream_are_sent_through_memory(keeper: Keeper) -> None:
 
 
 @pytest.mark.parametrize("way", ["group", "ref", "loop over a ref"])
-def test_a_value_for_several_actors_is_copied_once_and_private_to_each(here: None, way: str) -> None:
+def test_a_value_for_several_actors_is_copied_once_and_private_to_each(
+    here: None, way: str
+) -> None:
     keepers = remotely.group(Keeper, 4)
     for keeper in keepers:
         acquainted(keeper)
@@ -273,9 +275,7 @@ def test_a_put_value_may_contain_a_ref(here: None) -> None:
         assert all(map(np.array_equal, keeper.echo(ref), wanted))
 
 
-def test_a_ref_returned_by_socket_arrives_unchanged(
-    started: Started, nothing_left: None
-) -> None:
+def test_a_ref_returned_by_socket_arrives_unchanged(started: Started, nothing_left: None) -> None:
     """It is dropped before it is sent, and other threads put theirs meanwhile."""
     remotely.connect(started.address, key=started.key)
     putter = Putter()

@@ -261,9 +261,7 @@ def test_the_error_for_a_stream_suggests_a_list_or_its_actor() -> None:
         ((concurrent.futures.Future(),), "f: args[0]"),
     ],
 )
-def test_the_error_for_a_future_suggests_its_result(
-    args: Any, where: str
-) -> None:
+def test_the_error_for_a_future_suggests_its_result(args: Any, where: str) -> None:
     with pytest.raises(NotPicklable) as raised:
         codec.encode((args, {}), ("f: args", "f: kwargs"))
     wanted = f"{where} is a future, and cannot be sent: call .result() and pass what it returns"

@@ -84,7 +84,9 @@ def test_a_future_suggests_replacements_for_names_of_other_libraries(place: None
         ("Model", r"torch\.nn\.Module"),
     ],
 )
-def test_the_module_suggests_replacements_for_names_of_other_libraries(word: str, instead: str) -> None:
+def test_the_module_suggests_replacements_for_names_of_other_libraries(
+    word: str, instead: str
+) -> None:
     with pytest.raises(AttributeError, match=f"remotely has no '{word}'; write .*{instead}"):
         getattr(remotely, word)
 

@@ -69,7 +69,9 @@ class Peer:
     def send(self, message: msgspec.Struct) -> None:
         self._link.send(message)
 
-    def receive(self, kind: type[Received], of: Callable[[Received], bool] = lambda _: True) -> Received:
+    def receive(
+        self, kind: type[Received], of: Callable[[Received], bool] = lambda _: True
+    ) -> Received:
         """Wait for a message of this kind, and remove it from `received`."""
 
         def found() -> list[Received]:
@@ -364,9 +366,7 @@ def test_a_worker_key_cannot_send_client_messages(world: World, client: Client) 
     assert [session.session for session in client.status().clients] == [client.session]
 
 
-def test_a_viewer_key_is_read_only(
-    world: World, worker: Worker, client: Client
-) -> None:
+def test_a_viewer_key_is_read_only(world: World, worker: Worker, client: Client) -> None:
     placed = client.place(worker, env={"SECRET": "of the script"})
     pair = fresh_pair()
     key = MemberKey("viewer", pair, world.client_key.master_public)
@@ -523,9 +523,7 @@ def test_a_client_that_returns_within_its_lease_keeps_its_actors(
     assert again.receive(control.Died).obituary.actor == request.actor
 
 
-def test_the_end_of_a_local_client_process_is_seen_at_once(
-    world: World, worker: Worker
-) -> None:
+def test_the_end_of_a_local_client_process_is_seen_at_once(world: World, worker: Worker) -> None:
     """Its connection is still open, so no lease has expired."""
     process = subprocess.Popen(["sleep", "60"])
     try:
@@ -593,9 +591,7 @@ def test_a_killed_local_worker_is_lost_at_once_and_its_restart_awaited(
     assert client.receive(control.Placed).ticket == 7
 
 
-def test_a_disconnected_worker_gets_no_requests(
-    world: World, client: Client
-) -> None:
+def test_a_disconnected_worker_gets_no_requests(world: World, client: Client) -> None:
     assert world.master is not None
     world.master.core.state.leases.lease_s = 600
     killed = Worker(world, cpus=8)
@@ -700,9 +696,7 @@ def test_an_abandoned_actor_ends_even_if_its_client_could_not_send_it(
         assert life or isinstance(made.exception(), MasterLost)
 
 
-def test_an_abandoned_actor_is_not_restarted_on_its_obituary(
-    world: World, worker: Worker
-) -> None:
+def test_an_abandoned_actor_is_not_restarted_on_its_obituary(world: World, worker: Worker) -> None:
     """Its handles report that it has ended, so nothing would ever end the restarted one."""
     with ThreadPoolExecutor(1) as script:
         connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
@@ -836,7 +830,9 @@ def test_a_new_master_soon_refuses_an_unknown_key(
 # --- peers that lie -------------------------------------------------------------------------------
 
 
-def test_a_peer_cannot_take_the_route_of_another(world: World, client: Client, worker: Worker) -> None:
+def test_a_peer_cannot_take_the_route_of_another(
+    world: World, client: Client, worker: Worker
+) -> None:
     """Neither in another role, nor with another key, nor with the same one."""
     request = client.place(worker)
     hello, register = client.introduction, worker.introduction

@@ -61,7 +61,9 @@ def test_all_listen_within_the_range_and_an_actor_without_a_free_port_fails(
     machine.does("stop", "--port", low)
 
 
-def test_the_master_may_have_a_port_outside_the_range(machine: Machine, low: int, port: int) -> None:
+def test_the_master_may_have_a_port_outside_the_range(
+    machine: Machine, low: int, port: int
+) -> None:
     machine.does("start", "--ports", f"{low}-{low + 3}", "--port", port)
     found = listens_at(machine)
     assert port in found

@@ -69,9 +69,7 @@ def test_a_borrowed_handle_follows_restarts(any_cluster: None) -> None:
         survived(borrower.pid_of_keeper)
 
 
-def test_a_detached_actor_is_restarted_without_its_maker(
-    started: Any, nothing_left: None
-) -> None:
+def test_a_detached_actor_is_restarted_without_its_maker(started: Any, nothing_left: None) -> None:
     start = np.arange(100_000.0)
     remotely.connect(started.address, key=started.key)
     pid = remotely.options(Keeper, name="store", detached=True)(start).pid()

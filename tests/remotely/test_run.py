@@ -264,18 +264,14 @@ def test_without_a_launcher_a_command_runs_on_this_machine(machine: Machine) -> 
     assert (machine.home / "jobs").exists()
 
 
-def test_without_a_launcher_several_ranks_are_refused(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_without_a_launcher_several_ranks_are_refused(machine: Machine, tmp_path: Path) -> None:
     options = ("--wait-for", 4, "--rendezvous", tmp_path / "rv", "--job", "train")
     told = machine.refuses("run", *options, "--", "touch", tmp_path / "ran")
     assert "no launcher says which of the 4 ranks this is" in told
     assert {file.name for file in tmp_path.iterdir()}.isdisjoint({"rv", "ran"})
 
 
-def test_a_mistyped_rendezvous_folder_is_refused(
-    job: Callable[[int], Job], tmp_path: Path
-) -> None:
+def test_a_mistyped_rendezvous_folder_is_refused(job: Callable[[int], Job], tmp_path: Path) -> None:
     one = job(1)
     one.folder = tmp_path / "mistyped" / "jobs"
     one.script(2)

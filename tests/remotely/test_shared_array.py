@@ -100,7 +100,9 @@ def test_a_shared_result_arrives_after_its_actor_dropped_it(here: None) -> None:
     assert [future.result().array.sum() for future in futures] == list(range(20))
 
 
-def test_a_shared_argument_dropped_by_the_caller_lives_until_its_call(here: None, tmp_path: Path) -> None:
+def test_a_shared_argument_dropped_by_the_caller_lives_until_its_call(
+    here: None, tmp_path: Path
+) -> None:
     actors = remotely.group(Holder, 2)
     gate = tmp_path / "gate"
     busy = actors.busy.submit(str(gate))

@@ -139,9 +139,7 @@ def test_a_cancelled_job_leaves_nothing_behind(slurm: dict[str, str], folder: Pa
     wait_until(lambda: not list((folder / "home" / "jobs").iterdir()), "the folder is empty")
 
 
-def test_a_batch_script_without_srun_is_refused(
-    slurm: dict[str, str], folder: Path
-) -> None:
+def test_a_batch_script_without_srun_is_refused(slurm: dict[str, str], folder: Path) -> None:
     (folder / "wrong.sh").write_text("#!/bin/bash\nremotely run -- true\n")
     words = ("--wait", f"--output={folder}/out", *ON_ONE_NODE, "wrong.sh")
     said("sbatch", slurm, folder, *words)

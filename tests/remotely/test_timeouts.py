@@ -41,9 +41,7 @@ class Slow:
         return self.ran
 
 
-def test_a_running_call_that_times_out_goes_on(
-    any_cluster: None, tmp_path: Path
-) -> None:
+def test_a_running_call_that_times_out_goes_on(any_cluster: None, tmp_path: Path) -> None:
     actor, gate = Slow(), tmp_path / "gate"
     with pytest.raises(CallTimeout, match=r"Slow-\d+\.limited has not answered") as late:
         actor.limited(str(gate))

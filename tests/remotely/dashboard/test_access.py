@@ -44,9 +44,7 @@ def test_a_link_works_once_and_is_replaced(access: Access) -> None:
 
 
 @pytest.mark.parametrize("guess", ["", "guess", "\u2603", "é" * 40])
-def test_a_guessed_link_is_refused_and_does_not_use_the_link_up(
-    access: Access, guess: str
-) -> None:
+def test_a_guessed_link_is_refused_and_does_not_use_the_link_up(access: Access, guess: str) -> None:
     link = access.link
     assert access.use_link(guess) == ""
     assert not access.admits(guess)

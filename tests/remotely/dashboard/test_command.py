@@ -104,9 +104,7 @@ def test_the_key_of_a_client_is_refused(started_here: Here, start: Start) -> Non
         (Where("203.0.113.7:0", (), None, None), "needs TLS"),
     ],
 )
-def test_an_unsafe_address_is_refused_before_anything_listens(
-    where: Where, why: str
-) -> None:
+def test_an_unsafe_address_is_refused_before_anything_listens(where: Where, why: str) -> None:
     with pytest.raises(RemotelyError, match=why):
         serve(where, say=lambda text: pytest.fail("it listens"))
 

@@ -122,5 +122,3 @@ def test_a_master_removes_the_folder_that_its_interrupted_script_could_not(
             cluster.close()
     wait_until(lambda: not cluster.folder.exists(), "the end of the folder")
     cluster.close()
-
-

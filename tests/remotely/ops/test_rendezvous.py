@@ -83,9 +83,7 @@ def test_one_of_two_jobs_that_start_at_the_same_time_is_refused(
     assert {file.name for file in tmp_path.iterdir()} == {"9"}
 
 
-def test_a_run_only_removes_its_own_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_only_removes_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Rendezvous(tmp_path / "9", 0)
     first.open()
     monkeypatch.setattr(os, "getpid", lambda: 1)
