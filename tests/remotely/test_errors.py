@@ -387,7 +387,7 @@ def test_a_request_waits_for_resources_for_its_patience(
     assert "no room for 3 s: 4 actors of Worker, which live at once, ask for 1 CPU each; " in str(
         refused.value
     )
-    assert "Worker-1 (2 CPUs)" in str(refused.value)
+    assert "Worker-9 (2 CPUs)" in str(refused.value)
     assert "remotely.connect(cpus=6)" in str(refused.value)
 
     with pytest.raises(remotely.NoResources, match="no room: Worker asks for 3 CPUs"):
