@@ -1,4 +1,4 @@
-"""The examples and the README's first class run as they stand, on a cluster and without one."""
+"""The examples and the README's first class run unchanged, on a cluster and without one."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from tests.clusters import processes, wait_until
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(script: Path, local: bool) -> str:
+def run(script: Path, local: bool = False) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REMOTELY_")}
     if local:
         environment["REMOTELY_LOCAL"] = "1"
@@ -54,41 +54,39 @@ def test_the_greeter_greets(local: bool) -> None:
     assert (script == greeter) == local
 
 
-def test_the_darts_come_near_pi(local: bool) -> None:
-    last = run(ROOT / "examples" / "parallel_pi.py", local).splitlines()[-1]
+def test_parallel_pi_is_close_to_pi() -> None:
+    last = run(ROOT / "examples" / "parallel_pi.py").splitlines()[-1]
     # Seeded, so the same each time; the standard error of four million darts is 0.0008.
     assert float(last.split()[-1]) == pytest.approx(3.14159, abs=0.003)
 
 
-def test_a_learner_is_fed_by_futures(local: bool) -> None:
-    said = run(ROOT / "examples" / "learner_fed_by_futures.py", local)
-    assert said.splitlines() == [
+def test_a_learner_is_fed_by_futures() -> None:
+    output = run(ROOT / "examples" / "learner_fed_by_futures.py")
+    assert output.splitlines() == [
         "mean squared error: 56.3 2.6 1.1 1.0 1.0",
         "weights: 1.0 -2.0 3.0 -4.0 5.0",
     ]
 
 
-def test_functions_run_over_the_cores(local: bool) -> None:
-    said = run(ROOT / "examples" / "executor.py", local)
-    assert "1000000000041 is divisible by 3" in said
-    assert "there are 9592 primes below 100000" in said
-    assert said.endswith("123618 binary digits\n")
+def test_the_executor_example_runs_functions_on_the_cores() -> None:
+    output = run(ROOT / "examples" / "executor.py")
+    assert "1000000000041 is divisible by 3" in output
+    assert "there are 9592 primes below 100000" in output
+    assert output.endswith("123618 binary digits\n")
 
 
-def test_a_grid_search_finds_the_best(local: bool) -> None:
+def test_a_grid_search_finds_the_best() -> None:
     pytest.importorskip("sklearn")
-    said = run(ROOT / "examples" / "grid_search.py", local)
-    assert said == "27 fits\nbest: {'C': 10.0, 'gamma': 0.0001}, right in 90.3%\n"
+    output = run(ROOT / "examples" / "grid_search.py")
+    assert output == "27 fits\nbest: {'C': 10.0, 'gamma': 0.0001}, right in 90.3%\n"
 
 
 def test_simulators_dial_in_to_a_learner() -> None:
-    said = run(ROOT / "examples" / "dial_in.py", local=False)
-    assert said == "2 simulators have dialled in\nthe target is about 84\n"
+    output = run(ROOT / "examples" / "dial_in.py")
+    assert output == "2 simulators have dialled in\nthe target is about 84\n"
 
 
-def test_what_the_readme_shows_of_remote_classes_runs_as_it_stands_on_two_cores(
-    local: bool, tmp_path: Path
-) -> None:
+def test_the_remote_classes_of_the_readme_run_on_two_cores(local: bool, tmp_path: Path) -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     shown = [block for block in blocks if "remotely_rl" not in block]
@@ -104,9 +102,7 @@ def test_what_the_readme_shows_of_remote_classes_runs_as_it_stands_on_two_cores(
     ("example", "says"),
     [("cooperation", "mean return "), ("self_play_connect_four", "against minimax: ")],
 )
-def test_the_recipes_of_several_agents_play_and_learn(
-    example: str, says: str, tmp_path: Path
-) -> None:
+def test_the_multi_agent_recipes_learn(example: str, says: str, tmp_path: Path) -> None:
     assert run_recipe(example, tmp_path).splitlines()[-1].startswith(says)
 
 
@@ -114,12 +110,12 @@ SCRIPTS = sorted(p.stem for p in (ROOT / "examples").glob("*.py") if p.stem != "
 
 
 @pytest.mark.parametrize("example", SCRIPTS)
-def test_every_example_ends_quietly_at_ctrl_c(example: str) -> None:
+def test_every_example_handles_ctrl_c(example: str) -> None:
     text = (ROOT / "examples" / f"{example}.py").read_text(encoding="utf-8")
     assert re.search(r'__main__":\n    with contextlib\.suppress\(KeyboardInterrupt\):', text)
 
 
-def test_an_example_that_is_interrupted_says_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_example_prints_no_error_and_leaves_nothing_behind(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REMOTELY_")}
     running = subprocess.Popen(
         [sys.executable, "-u", ROOT / "examples" / "parallel_pi.py"],
@@ -145,9 +141,7 @@ def test_an_example_that_is_interrupted_says_nothing_and_leaves_nothing(tmp_path
         p.stem for game in ("pong", "pendulum") for p in (ROOT / "examples").glob(f"*_{game}.py")
     ),
 )
-def test_every_recipe_of_an_algorithm_plays_learns_and_keeps_its_model(
-    recipe: str, tmp_path: Path
-) -> None:
+def test_every_algorithm_recipe_learns_and_saves_its_model(recipe: str, tmp_path: Path) -> None:
     model = f"{recipe.rsplit('_', 1)[-1]}.pt"
     assert f"The model is in {model}." in run_recipe(recipe, tmp_path)
     assert (tmp_path / model).stat().st_size > 50_000
@@ -160,7 +154,7 @@ def test_every_recipe_of_an_algorithm_plays_learns_and_keeps_its_model(
         ("vector_env_ppo.py')['main'](2_000)", "steps "),
     ],
 )
-def test_the_recipes_of_environments_that_survive_run(call: str, says: str, tmp_path: Path) -> None:
+def test_the_fault_tolerant_environment_recipes_run(call: str, says: str, tmp_path: Path) -> None:
     words = f"import runpy; runpy.run_path({str(ROOT / 'examples')!r} + '/{call}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -183,9 +177,7 @@ def test_the_recipes_of_environments_that_survive_run(call: str, says: str, tmp_
         ("evaluation_hook", "the policy of the best evaluation is in"),
     ],
 )
-def test_an_own_model_environment_vector_environment_and_curriculum_learn(
-    example: str, says: str, tmp_path: Path
-) -> None:
+def test_the_recipes_with_custom_parts_learn(example: str, says: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / f"{example}.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
@@ -194,10 +186,10 @@ def test_an_own_model_environment_vector_environment_and_curriculum_learn(
     assert says in done.stdout.splitlines()[-1]
 
 
-def test_an_agent_serves_several_games_with_fewer_passes_than_actions() -> None:
-    said = run(ROOT / "examples" / "serve_agent.py", local=False).splitlines()
-    scores = [int(word) for word in said[-2].split()[1:]]
-    actions, passes = (int(word) for word in re.findall(r"\d+", said[-1]))
+def test_an_agent_serves_several_games_in_batches() -> None:
+    lines = run(ROOT / "examples" / "serve_agent.py").splitlines()
+    scores = [int(word) for word in lines[-2].split()[1:]]
+    actions, passes = (int(word) for word in re.findall(r"\d+", lines[-1]))
     assert len(scores) == 4
     assert sum(scores) == actions > passes
 
@@ -214,7 +206,7 @@ def run_in(folder: Path, words: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_sweep_has_a_run_for_each_trial_and_goes_on_when_run_again(tmp_path: Path) -> None:
+def test_a_sweep_has_a_run_per_trial_and_can_be_continued(tmp_path: Path) -> None:
     main = f"import runpy; runpy.run_path({str(ROOT / 'examples' / 'optuna_sweep.py')!r})['main']"
     assert "best of 2 trials: sweep/trial-" in run_in(tmp_path, f"{main}(2, 4_000)")
     assert "best of 3 trials: sweep/trial-" in run_in(tmp_path, f"{main}(1, 4_000)")
@@ -224,7 +216,7 @@ def test_a_sweep_has_a_run_for_each_trial_and_goes_on_when_run_again(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_grid_of_the_page_on_sweeps_trains_a_run_for_each_of_its_settings(
+def test_the_grid_of_the_sweeps_page_trains_a_run_per_setting(
     tmp_path: Path,
 ) -> None:
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")

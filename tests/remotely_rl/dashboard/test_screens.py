@@ -128,7 +128,7 @@ def test_an_actor_shows_what_it_prints(page: Page) -> None:
     expect(head(page)).to_have_text("Player-44")
     expect(page.get_by_role("log")).to_contain_text("loss 0.25")
     page.get_by_label("follow").uncheck()
-    expect(page.get_by_text("No flame: flames are of actors on the machine")).to_be_visible()
+    expect(page.get_by_text("Not sampled: only actors on the")).to_be_visible()
 
 
 def test_runs_are_chosen_and_compared(page: Page) -> None:
@@ -220,7 +220,7 @@ def test_a_page_whose_dashboard_was_started_anew_says_how_to_open_it(
     page.context.clear_cookies()
     show(page, is_seen=False)
     show(page, is_seen=True)
-    expect(page.get_by_text("Open the link that the dashboard has printed")).to_be_visible()
+    expect(page.get_by_text("Open the link that the dashboard printed")).to_be_visible()
     page.context.add_cookies(cookies)
     expect(page.get_by_text("9 machines, 450 actors")).to_be_visible()
     nothing_goes_wrong.clear()
