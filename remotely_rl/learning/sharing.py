@@ -278,7 +278,7 @@ class SegmentWork:
         if normalizes_values(self.config):
             seen, scale = rollout.trajectory, self.learner.value_scale
             targets = scale.denormalize(batch.valid_transitions.value_target)
-            self._values.append(scale.seen(targets, torch.from_numpy(seen.reward[seen.valid])))
+            self._values.append(scale.samples(targets, torch.from_numpy(seen.reward[seen.valid])))
         self._minibatches_left = [
             minibatch
             for _ in range(self._epochs)

@@ -599,7 +599,7 @@ def test_action_values_are_in_units_of_the_rewards_that_are_not_0() -> None:
     assert (scale.mean, scale.std) == (0, 1)
     for rewards in ([0.0, 0.0], [3.0, 0.0], [-4.0]):
         reward = torch.tensor(rewards)
-        scale.update(scale.seen(torch.full_like(reward, 100.0), reward))
+        scale.update(scale.samples(torch.full_like(reward, 100.0), reward))
     assert scale.mean == 0
     assert scale.std == pytest.approx(math.sqrt((9 + 16) / 2))
 
