@@ -50,7 +50,7 @@ class Config(Common):
 
     lacks: ClassVar[Mapping[str, str]] = fields.one_way_to_sample(
         "a3c samples in its workers, each with environments of its own"
-    ) | fields.one_learner("a3c's learners are its workers; actors sets their number")
+    ) | fields.one_learner("a3c has a learner in each worker, and actors sets their number")
 
     actors: Annotated[int, "workers, each a client of the sync rule", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8

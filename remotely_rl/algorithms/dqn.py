@@ -66,8 +66,8 @@ class Config(Common):
     epsilon: Annotated[float, "probability of a random action after explore_steps", FRACTION] = 0.01
     explore_steps: fields.ExploreSteps = 30_000
     epsilon_spread: Annotated[
-        float, "spread the environments' final epsilons from epsilon down to epsilon to the power"
-               " of 1 + this, as Ape-X does; 0: all the same", NOT_NEGATIVE,
+        float, "spread final epsilons from epsilon down to epsilon ** (1 + this), as in Ape-X; 0:"
+               " all the same", NOT_NEGATIVE,
     ] = 0.0  # fmt: skip
     noisy: Annotated[bool, "explore by noisy layers, not by epsilon"] = False
     play_epsilon: fields.PlayEpsilon = 0.01

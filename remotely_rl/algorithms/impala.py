@@ -88,8 +88,7 @@ class Config(Common):
     # on the policy gradient only if rho = pi / mu is not clipped.
     rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy", NOT_NEGATIVE] = 2.0
     clip_range: Annotated[
-        float, "PPO's clip: the probability ratio stays within 1 - this and 1 + this; 0: no clip",
-        NOT_NEGATIVE,
+        float, "PPO's clip of the probability ratio, to [1 - this, 1 + this]; 0: off", NOT_NEGATIVE
     ] = 0.2  # fmt: skip
     normalize_values: fields.NormalizeValues = None
     normalize_advantage: fields.NormalizeAdvantage = True

@@ -52,7 +52,7 @@ def test_more_actors_make_a_round_shorter_and_not_larger(
 def test_the_steps_of_a_round_that_are_given_hold_whatever_its_rows() -> None:
     config = ppo.Config(env=toys.Guess, actors=8, rollout_steps=64, batch_rows=1000)
     assert len(toys.actor(config, toys.network()).sample().trajectory.reward) == 64
-    said = "batch_rows=1000 does nothing: rollout_steps is given"
+    said = "batch_rows=1000 has no effect: rollout_steps is given"
     assert said in config.remarks()
     assert said not in dataclasses.replace(config, rollout_steps=None).remarks()
 

@@ -313,7 +313,7 @@ def test_where_an_update_is_one_step_there_is_no_rate_to_steer(name: str) -> Non
     ],
 )
 def test_no_rate_is_steered_where_an_update_is_one_step(name: str, given: dict[str, int]) -> None:
-    with pytest.raises(TrainingError, match="target_kl must be 0"):
+    with pytest.raises(TrainingError, match="set target_kl to 0"):
         algorithms.named(name).Config(target_kl=0.01, **given)
 
 

@@ -157,9 +157,9 @@ def test_a_network_of_ones_own_leaves_nothing_for_these_settings_to_do() -> None
     given = {"hidden": "8", "activation": "elu", "log_std_start": -2.0}
     said = ppo.Config(**given).remarks(is_own_model=True)  # type: ignore[arg-type]
     assert [
-        f"{name}={value} does nothing: the model is your own" for name, value in given.items()
-    ] == [line for line in said if "does nothing" in line]
+        f"{name}={value} has no effect: the model is your own" for name, value in given.items()
+    ] == [line for line in said if "has no effect" in line]
     said = sac.Config(**given).remarks(is_own_model=True)  # type: ignore[arg-type]
-    assert [line for line in said if "does nothing" in line] == [
-        "log_std_start=-2.0 does nothing: the model is your own"
+    assert [line for line in said if "has no effect" in line] == [
+        "log_std_start=-2.0 has no effect: the model is your own"
     ]  # the critics have the others
