@@ -143,7 +143,7 @@ def test_a_model_that_does_not_fit_is_told_what_was_expected_and_what_it_gave(
 
 @pytest.mark.parametrize("own", [networks.MLP, networks.MLP((4,), 3)], ids=["class", "made"])
 def test_a_model_of_ones_own_brings_its_memory_itself(own: networks.ModelSource) -> None:
-    with pytest.raises(TrainingError, match=r"a model of your own brings its own .* lstm at 0"):
+    with pytest.raises(TrainingError, match=r"a model of your own has its own .* lstm at 0"):
         networks.build(own, Leaf((4,), FLOATS), 3, networks.Architecture(lstm=64))
 
 
