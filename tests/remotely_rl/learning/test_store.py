@@ -64,8 +64,8 @@ def test_chunks_cover_all_parameters_once_and_places_do_not_overlap() -> None:
     assert layout.slices == [slice(0, 30), slice(30, 62), slice(62, 100)]
     assert [layout.length(chunk) for chunk in range(3)] == [90, 96, 114]
     # 7 words of counters and indices; then two places of 360 bytes, of 384 and of 456.
-    assert [layout.place(chunk, 0) for chunk in range(3)] == [56, 776, 1544]
-    assert layout.place(2, 1) == 2000
+    assert [layout.offset(chunk, 0) for chunk in range(3)] == [56, 776, 1544]
+    assert layout.offset(2, 1) == 2000
     assert layout.nbytes == 2456
 
 
