@@ -43,7 +43,7 @@ WARNING = (
 WINDOW_S, TRIAL_S = 2.0, 0.5
 CROWDED = 0.3  # wait for cores, summed over threads, as a fraction of the window
 FASTER = 0.9  # time of an update relative to the previous count, at which a trial succeeds
-# Between trials; after a failed one doubled, up to MOST_REST_S, or COSTS times its length if longer.
+# Between trials; after a failed one doubled, up to MOST_REST_S, or COSTS times its length if more.
 REST_S, MOST_REST_S, COSTS = 10.0, 60.0, 30.0
 
 # Whether torch was loaded before the policy could be set.

@@ -406,7 +406,7 @@ def update(template: Any, learns: Learner[Any], trajectory: Trajectory) -> dict[
 
 
 @pytest.mark.parametrize("template", [a2c, ppo, impala, appo, ga3c])
-def test_what_is_learnt_does_not_depend_on_the_unit_of_rewards(template: Any) -> None:
+def test_learning_does_not_depend_on_the_scale_of_rewards(template: Any) -> None:
     config = template.Config(env=toys.Guess, envs_per_actor=4, random_start=0, rollout_steps=8)
     updated = []
     for unit in (1.0, 1e-9, 1e6):
