@@ -16,7 +16,7 @@ IN_ROUNDS = ("a2c", "ppo", "dqn", "c51", "qr_dqn", "rainbow", "sac", "td3")
 @pytest.mark.timeout(360)
 @pytest.mark.usefixtures("embedded")
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_a_pole_is_balanced_or_a_pendulum(name: str, tmp_path: Path) -> None:
+def test_every_algorithm_solves_cartpole_or_pendulum(name: str, tmp_path: Path) -> None:
     algorithm = algorithms.named(name)
     env, target = ("Pendulum-v1", -200.0) if name in ("sac", "td3") else ("CartPole-v1", 475.0)
     more = {"value_bound": 100.0} if name in ("c51", "rainbow") else {}
@@ -35,7 +35,7 @@ def test_a_pole_is_balanced_or_a_pendulum(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("env", memory_toys.TARGETS)
 @pytest.mark.parametrize("name", memory_toys.TEMPLATES)
-def test_what_is_out_of_sight_is_remembered(name: str, env: Any, seed: int, tmp_path: Path) -> None:
+def test_recurrent_policies_remember_hidden_state(name: str, env: Any, seed: int, tmp_path: Path) -> None:
     # In one process, so that a seed takes as many steps whatever else the machine does.
     result = memory_toys.train(name, env, seed, tmp_path / "run")
     assert "is reached" in result.ended, result

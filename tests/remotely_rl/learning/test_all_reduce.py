@@ -67,9 +67,7 @@ def double() -> Iterator[None]:
 # --- the group ------------------------------------------------------------------------------------
 
 
-def test_a_mean_counts_each_row_of_all_ranks_once_and_is_the_same_bits_everywhere(
-    tmp_path: Path,
-) -> None:
+def test_means_weight_all_rows_equally_and_are_the_same_on_every_rank(tmp_path: Path) -> None:
     random = torch.Generator().manual_seed(0)
     rows = [torch.randn(count, 5, generator=random) for count in (3, 1, 4)]
 
@@ -85,7 +83,7 @@ def test_a_mean_counts_each_row_of_all_ranks_once_and_is_the_same_bits_everywher
     assert all(torch.equal(mean, other) for _, other, _ in others)
 
 
-def test_a_rank_without_rows_does_not_count_whatever_its_mean_is(tmp_path: Path) -> None:
+def test_a_rank_without_rows_does_not_count(tmp_path: Path) -> None:
     def act(group: AllReduce) -> tuple[float, float]:
         own = torch.tensor([math.nan if group.rank else 7.0])
         total, (mean,) = group.means(0 if group.rank else 2, [own])
@@ -96,7 +94,7 @@ def test_a_rank_without_rows_does_not_count_whatever_its_mean_is(tmp_path: Path)
     assert together(tmp_path, 2, act) == [(2.0, 7.0)] * 2
 
 
-def test_moments_are_those_of_all_numbers_together(tmp_path: Path) -> None:
+def test_moments_are_those_of_all_ranks_together(tmp_path: Path) -> None:
     numbers = [torch.tensor([1e6, 1e6 + 1, 1e6 + 5]), torch.tensor([]), torch.tensor([1e6 - 3])]
     numbers = [part.double() for part in numbers]
     joined = torch.cat(numbers)
@@ -106,7 +104,7 @@ def test_moments_are_those_of_all_numbers_together(tmp_path: Path) -> None:
         assert moments.variance == pytest.approx(joined.var(correction=0).item(), rel=TINY)
 
 
-def test_bytes_of_any_length_reach_every_rank(tmp_path: Path) -> None:
+def test_exchange_sends_bytes_of_any_length_to_every_rank(tmp_path: Path) -> None:
     short = [b"", b"one", b"\0two\0"]
     long = [b"", b"x" * all_reduce.ROOM, b"\0" * (all_reduce.ROOM + 1)]
 
@@ -116,7 +114,7 @@ def test_bytes_of_any_length_reach_every_rank(tmp_path: Path) -> None:
     assert together(tmp_path, 3, act) == [[short, long, short]] * 3
 
 
-def test_one_bit_that_differs_is_found_on_every_rank(tmp_path: Path) -> None:
+def test_same_everywhere_detects_a_single_bit(tmp_path: Path) -> None:
     def act(group: AllReduce) -> tuple[bool, bool]:
         same, other = torch.ones(3, 2), torch.ones(4)
         if group.rank:
@@ -126,7 +124,7 @@ def test_one_bit_that_differs_is_found_on_every_rank(tmp_path: Path) -> None:
     assert together(tmp_path, 2, act) == [(True, False)] * 2
 
 
-def test_who_waits_for_a_rank_that_left_is_told(tmp_path: Path) -> None:
+def test_waiting_for_a_closed_rank_raises(tmp_path: Path) -> None:
     def act(group: AllReduce) -> None:
         if group.rank == 0:
             group.close()
@@ -137,7 +135,7 @@ def test_who_waits_for_a_rank_that_left_is_told(tmp_path: Path) -> None:
     together(tmp_path, 3, act)
 
 
-def test_who_waits_looks_around_and_may_give_up(tmp_path: Path) -> None:
+def test_a_waiting_rank_calls_look_and_may_give_up(tmp_path: Path) -> None:
     leaving = threading.Event()
 
     def act(group: AllReduce) -> None:
@@ -152,7 +150,7 @@ def test_who_waits_looks_around_and_may_give_up(tmp_path: Path) -> None:
     together(tmp_path, 2, act)
 
 
-def test_who_meets_the_others_looks_around_too(tmp_path: Path) -> None:
+def test_the_rendezvous_calls_look(tmp_path: Path) -> None:
     def look() -> None:
         raise LearnerLost("learner 1 is lost")
 
@@ -160,7 +158,7 @@ def test_who_meets_the_others_looks_around_too(tmp_path: Path) -> None:
         AllReduce(tmp_path, 0, 2, CPU, look)
 
 
-def test_ranks_listen_on_loopback_alone(tmp_path: Path) -> None:
+def test_ranks_listen_on_loopback_only(tmp_path: Path) -> None:
     def listening() -> list[str]:
         found = psutil.Process().net_connections("inet")
         return [one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN]
@@ -176,7 +174,7 @@ def test_ranks_listen_on_loopback_alone(tmp_path: Path) -> None:
     assert set(during) == {"127.0.0.1"}
 
 
-def test_a_torch_without_the_backend_is_told_of_before_a_run(
+def test_a_torch_without_the_backend_is_refused_before_a_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     all_reduce.check_available(CPU)
@@ -253,7 +251,7 @@ def learns(name: str, others: AllReduce | None, rounds: list[Trajectory]) -> tup
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("name", OF_ROUNDS)
-def test_learners_of_a_batch_each_learn_what_one_of_all_their_batches_does(
+def test_several_learners_match_one_learner_with_all_their_batches(
     name: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Minibatches in the order of time: those of one learner are then all learners' side by side.
@@ -290,7 +288,7 @@ class Process:
 @pytest.mark.slow
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize(("name", "size"), [("A2C with gaps", 3), ("PPO with gaps", 2)])
-def test_learners_in_processes_do_so_too(name: str, size: int, tmp_path: Path) -> None:
+def test_several_learners_in_processes_match_one_learner(name: str, size: int, tmp_path: Path) -> None:
     rounds = [
         [played(10 * number + rank, 3 + rank, gaps=True) for number in range(3)]
         for rank in range(size)
@@ -314,7 +312,7 @@ def test_learners_in_processes_do_so_too(name: str, size: int, tmp_path: Path) -
 
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("kind", [dqn, rainbow])
-def test_learners_with_a_replay_each_learn_what_one_of_all_their_draws_does(
+def test_several_learners_with_a_replay_match_one_with_all_their_draws(
     kind: Any, tmp_path: Path
 ) -> None:
     config = kind.Config(env=toys.Guess, device="cpu", value_bound=2.0, reset_interval=2)
@@ -346,7 +344,7 @@ def test_learners_with_a_replay_each_learn_what_one_of_all_their_draws_does(
         torch.testing.assert_close(of_rank, weights, rtol=0, atol=TINY)
 
 
-def test_the_statistics_of_the_input_are_of_what_all_learners_have_seen(tmp_path: Path) -> None:
+def test_observation_statistics_are_those_of_all_learners(tmp_path: Path) -> None:
     seen = [torch.randint(256, (count, 1, 2, 2), dtype=torch.uint8) for count in (14, 7, 0)]
 
     def act(group: AllReduce) -> Tensor:
@@ -364,7 +362,7 @@ def test_the_statistics_of_the_input_are_of_what_all_learners_have_seen(tmp_path
     assert all(torch.equal(first, other) for other in rest)
 
 
-def test_learners_that_have_drifted_apart_stop_at_the_next_comparison(
+def test_learners_with_different_parameters_stop_at_the_next_comparison(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remotely_rl.learning.learner.COMPARE_EVERY", 2)

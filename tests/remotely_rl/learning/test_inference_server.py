@@ -99,7 +99,7 @@ SEVERAL = dataclasses.replace(
 
 
 @pytest.mark.parametrize(("like", "config"), [(a2c, CONFIG), (ppo, SEVERAL)], ids=["a2c", "ppo"])
-def test_learning_one_by_one_its_updates_are_those_of_a2c_or_with_several_epochs_of_ppo(
+def test_one_trainer_makes_the_updates_of_a2c_or_ppo(
     servers: Servers, like: Any, config: ga3c.Config
 ) -> None:
     server = servers(config)
@@ -116,9 +116,7 @@ def test_learning_one_by_one_its_updates_are_those_of_a2c_or_with_several_epochs
         )
 
 
-def test_each_minibatch_of_each_epoch_is_a_step_and_all_of_them_are_one_update(
-    servers: Servers,
-) -> None:
+def test_each_minibatch_is_a_step_and_all_epochs_are_one_update(servers: Servers) -> None:
     server = servers(dataclasses.replace(SEVERAL, minibatches=2))
     server.train_on(played())
     updates(server, 1)
@@ -140,7 +138,7 @@ def test_the_reward_of_an_episodes_last_step_counts(servers: Servers) -> None:
     assert not torch.equal(*results)
 
 
-def test_what_an_autoreset_row_holds_never_changes_an_update(servers: Servers) -> None:
+def test_the_contents_of_reset_rows_never_change_an_update(servers: Servers) -> None:
     trajectory = played(rollout_steps=7)
     reset = ~trajectory.valid
     spoilt = dataclasses.replace(
@@ -158,16 +156,14 @@ def test_what_an_autoreset_row_holds_never_changes_an_update(servers: Servers) -
     assert torch.equal(*results)
 
 
-def test_a_trainer_waits_for_so_many_rows_and_learns_from_all_of_them_at_once(
-    servers: Servers,
-) -> None:
+def test_a_trainer_waits_for_train_rows_and_learns_from_all_of_them(servers: Servers) -> None:
     server = servers(dataclasses.replace(CONFIG, train_rows=40))  # a trajectory holds 16
     for number in range(6):
         server.train_on(played(seed=number))
     assert [len(staleness) for _, staleness in updates(server, 2)] == [12, 12]
 
 
-def test_several_trainers_learn_all_that_they_are_told_and_their_lag_is_counted(
+def test_several_trainers_learn_from_every_trajectory_and_record_staleness(
     servers: Servers,
 ) -> None:
     server = servers(dataclasses.replace(CONFIG, trainers=3))
@@ -179,7 +175,7 @@ def test_several_trainers_learn_all_that_they_are_told_and_their_lag_is_counted(
     assert [staleness for _, staleness in found] == [[n] * 4 for n in range(20)]
 
 
-def test_trainers_come_and_go_at_run_time_and_learning_goes_on(servers: Servers) -> None:
+def test_the_number_of_trainers_changes_while_learning(servers: Servers) -> None:
     wait_until(lambda: trainers() == 0, "those of the test before have left")
     server = servers()
     for count in (3, 1, 2):
@@ -190,7 +186,7 @@ def test_trainers_come_and_go_at_run_time_and_learning_goes_on(servers: Servers)
         wait_until(partial(equal, trainers, count), f"there are {count} trainers")
 
 
-def test_agents_wait_where_trainers_are_slower(servers: Servers) -> None:
+def test_train_on_blocks_while_the_queue_is_full(servers: Servers) -> None:
     server = servers()
     server.resize(1, 0)
     wait_until(lambda: trainers() == 0, "its trainer has left, and takes nothing more")
@@ -212,7 +208,7 @@ def test_agents_wait_where_trainers_are_slower(servers: Servers) -> None:
     assert len(updates(server, QUEUED)) >= QUEUED
 
 
-def test_a_trainer_that_fails_is_heard_of_and_nobody_waits_for_it(servers: Servers) -> None:
+def test_the_error_of_a_trainer_is_reported_and_unblocks_agents(servers: Servers) -> None:
     server = servers()
     poison = played(env=toys.poisoned)
     server.train_on(poison)
@@ -222,7 +218,7 @@ def test_a_trainer_that_fails_is_heard_of_and_nobody_waits_for_it(servers: Serve
         server.train_on(poison)  # returns, though there is no room
 
 
-def test_an_answer_is_what_the_newest_parameters_say(servers: Servers) -> None:
+def test_predictions_use_the_newest_parameters(servers: Servers) -> None:
     server = servers()
     obs = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
     first = server.predict(obs)
@@ -237,7 +233,7 @@ def test_an_answer_is_what_the_newest_parameters_say(servers: Servers) -> None:
     assert (first.policy != second.policy).any()
 
 
-def test_requests_that_are_answered_together_get_each_its_own_answer(servers: Servers) -> None:
+def test_batched_requests_get_their_own_answers(servers: Servers) -> None:
     server = servers()
     random = np.random.default_rng(0)
     sizes = (1, 5, 2)
@@ -252,7 +248,7 @@ def test_requests_that_are_answered_together_get_each_its_own_answer(servers: Se
     assert (report.requests, report.batches) == (6, 4)
 
 
-def test_a_report_tells_of_what_was_since_the_one_before(servers: Servers) -> None:
+def test_a_report_covers_the_time_since_the_last_one(servers: Servers) -> None:
     server = servers()
     server.predict(np.zeros((1, 2), np.float32))
     server.train_on(played())
@@ -261,7 +257,7 @@ def test_a_report_tells_of_what_was_since_the_one_before(servers: Servers) -> No
     assert (report.updates, report.requests) == ([], 0)
 
 
-def test_the_schedule_is_where_it_is_reported_to_be(servers: Servers) -> None:
+def test_report_sets_the_progress_of_the_schedule(servers: Servers) -> None:
     server = servers(dataclasses.replace(CONFIG, learning_rate_end=0.0))
     server.report(0.5)
     server.train_on(played())
@@ -270,7 +266,7 @@ def test_the_schedule_is_where_it_is_reported_to_be(servers: Servers) -> None:
     assert numbers["train/learning_rate"] == pytest.approx(0.005)
 
 
-def test_a_server_that_is_restored_goes_on_to_the_same_bit(servers: Servers) -> None:
+def test_a_restored_server_continues_bit_for_bit(servers: Servers) -> None:
     one, other = servers(), servers()
     one.train_on(played())
     updates(one, 1)
@@ -283,7 +279,7 @@ def test_a_server_that_is_restored_goes_on_to_the_same_bit(servers: Servers) -> 
     assert torch.equal(toys.weights(other.learner.model), toys.weights(other.acting))
 
 
-def test_so_many_are_let_in_at_a_time_and_the_number_can_be_raised_and_lowered() -> None:
+def test_a_resizable_semaphore_can_grow_and_shrink() -> None:
     semaphore = ResizableSemaphore(1)
     inside, most = [0], [0]
     counting, leave = threading.Lock(), threading.Semaphore(0)

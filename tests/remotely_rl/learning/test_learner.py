@@ -62,7 +62,7 @@ def update_impala(learns: Learner[Any], trajectory: Trajectory, progress: float)
 @pytest.mark.parametrize(
     ("module", "update"), [(ppo, ppo.update), (impala, update_impala), (appo, appo.update)]
 )
-def test_what_an_autoreset_row_holds_never_changes_an_update(
+def test_the_contents_of_reset_rows_never_change_an_update(
     make: Any, normalize_advantage: bool, module: Any, update: Any
 ) -> None:
     config = module.Config(
@@ -88,7 +88,7 @@ def test_what_an_autoreset_row_holds_never_changes_an_update(
     assert not torch.equal(results[0], toys.weights(make()))
 
 
-def test_the_share_that_is_clipped_is_of_the_rewards_that_are_experience() -> None:
+def test_clipped_share_counts_valid_rewards_only() -> None:
     reward = np.array([[1.0, -10.0], [20.0, 0.5], [-1.0, 9.0]], np.float32)
     valid = np.array([[True, True], [True, True], [True, False]])
     assert clipped_share(reward, valid, 1.0) == pytest.approx(2 / 5)
@@ -96,7 +96,7 @@ def test_the_share_that_is_clipped_is_of_the_rewards_that_are_experience() -> No
     assert clipped_share(reward, np.zeros_like(valid), 1.0) == 0.0
 
 
-def test_an_update_says_which_part_of_the_rewards_was_clipped() -> None:
+def test_the_fraction_of_clipped_rewards_is_a_metric() -> None:
     # Episodes of three steps give 10, 20 and 30; the row after is no experience.
     config = dataclasses.replace(CONFIG, env=toys.Counting, reward_clip=10.0)
     learns = learner(config, toys.network(1))
@@ -107,7 +107,7 @@ def test_an_update_says_which_part_of_the_rewards_was_clipped() -> None:
 
 
 @torch.no_grad()
-def test_the_newest_parameters_say_what_they_would_have_done() -> None:
+def test_unroll_returns_the_current_policy_and_values() -> None:
     trajectory = played()
     learns = learner(model=toys.network(seed=9))
     said, value = learns.unroll(to_device(learns, trajectory))
@@ -122,7 +122,7 @@ def test_the_newest_parameters_say_what_they_would_have_done() -> None:
 # --- updates --------------------------------------------------------------------------------------
 
 
-def test_an_update_is_one_step_of_adam_on_the_losses_written_out() -> None:
+def test_an_update_is_one_adam_step_on_the_explicit_losses() -> None:
     config = dataclasses.replace(CONFIG, max_grad_norm=0.1, learning_rate=0.01)
     learns = learner(config)
     networks.update_normalizers(learns.model, torch.randn(50, 2))
@@ -156,7 +156,7 @@ def test_an_update_is_one_step_of_adam_on_the_losses_written_out() -> None:
     assert learns.version == 6
 
 
-def test_observations_are_counted_in_once_and_never_between_acting_and_learning(
+def test_observations_enter_the_statistics_once_and_only_after_the_update(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     learns = learner()
@@ -178,7 +178,7 @@ def test_observations_are_counted_in_once_and_never_between_acting_and_learning(
     assert learns.model.state_dict()["normalizer.count"].item() == three
 
 
-def test_a_step_by_gradients_of_a_copy_is_the_same_step() -> None:
+def test_step_with_the_gradients_of_a_copy_is_the_same_step() -> None:
     trajectory = played()
     here, there = learner(), learner()
     for _ in range(3):
@@ -193,7 +193,7 @@ def test_a_step_by_gradients_of_a_copy_is_the_same_step() -> None:
     assert here.version == there.version == 3
 
 
-def test_what_actors_are_sent_is_a_copy_and_says_its_version() -> None:
+def test_parameters_for_actors_are_a_copy_with_a_version() -> None:
     learns = learner()
     sent = learns.parameters()
     assert sent.version == 0
@@ -203,14 +203,14 @@ def test_what_actors_are_sent_is_a_copy_and_says_its_version() -> None:
     assert learns.parameters().version == 1
 
 
-def test_a_reward_that_is_no_number_loses_the_learner_and_the_update_is_named() -> None:
+def test_a_nan_reward_raises_learner_lost_with_the_update() -> None:
     learns = learner()
     a2c.update(learns, played(), 0)
     with pytest.raises(LearnerLost, match=r"infinite at update 2: .* look for NaN in rewards or"):
         a2c.update(learns, played(env=toys.poisoned), 0)
 
 
-def test_a_learner_that_is_restored_goes_on_to_the_same_bit() -> None:
+def test_a_restored_learner_continues_bit_for_bit() -> None:
     config = ppo.Config(env=toys.Guess, envs_per_actor=4, rollout_steps=6, normalize_values=True)
     learns = learner(config)
     ppo.update(learns, played(config), 0)
@@ -225,7 +225,7 @@ def test_a_learner_that_is_restored_goes_on_to_the_same_bit() -> None:
     assert again.value_scale.moments == learns.value_scale.moments
 
 
-def test_a_learner_that_is_restored_shares_nothing_with_what_it_was_restored_from() -> None:
+def test_a_restored_learner_shares_no_tensors_with_the_state() -> None:
     learns = learner()
     a2c.update(learns, played(), 0)
     kept = copy.deepcopy(learns.state())
@@ -243,7 +243,7 @@ def test_a_learner_that_is_restored_shares_nothing_with_what_it_was_restored_fro
 # --- random numbers -------------------------------------------------------------------------------
 
 
-def test_a_learner_draws_from_a_stream_of_its_own_which_goes_on_after_a_resume() -> None:
+def test_a_learner_has_its_own_random_stream_which_is_resumed() -> None:
     config = ppo.Config(env=toys.Guess, minibatches=4)
     one, other = learner(config), learner(config)
     rows = torch.arange(100.0)
@@ -260,9 +260,7 @@ def test_a_learner_draws_from_a_stream_of_its_own_which_goes_on_after_a_resume()
     assert all(map(torch.equal, second, again))
 
 
-def test_the_random_numbers_of_a_gpu_are_saved_with_its_learner(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_random_state_of_the_gpu_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = {"state": torch.tensor([7], dtype=torch.uint8)}
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: stream["state"])
     monkeypatch.setattr(
@@ -280,7 +278,7 @@ def test_the_random_numbers_of_a_gpu_are_saved_with_its_learner(
 # --- rates and units ------------------------------------------------------------------------------
 
 
-def test_a_steered_rate_follows_no_schedule_and_holds_from_the_next_update_on() -> None:
+def test_a_steered_rate_ignores_the_schedule_and_changes_with_the_next_update() -> None:
     learns = learner(ppo.Config(target_kl=1000.0))  # nothing moves so far
     first = ppo.update(learns, played(), 0.5)
     second = ppo.update(learns, played(), 0.5)
@@ -299,7 +297,7 @@ def test_a_steered_rate_is_resumed_unless_another_is_given() -> None:
 
 
 @pytest.mark.parametrize("name", ["a2c", "a3c", "n_step_q"])
-def test_where_an_update_is_one_step_there_is_no_rate_to_steer(name: str) -> None:
+def test_algorithms_of_one_step_have_no_target_kl(name: str) -> None:
     with pytest.raises(TrainingError, match="there is no field 'target_kl'"):
         algorithms.named(name).Config(target_kl=0.01)
 
@@ -312,12 +310,12 @@ def test_where_an_update_is_one_step_there_is_no_rate_to_steer(name: str) -> Non
         ("ga3c", {"epochs": 1, "minibatches": 1}),
     ],
 )
-def test_no_rate_is_steered_where_an_update_is_one_step(name: str, given: dict[str, int]) -> None:
+def test_target_kl_is_refused_if_an_update_is_one_step(name: str, given: dict[str, int]) -> None:
     with pytest.raises(TrainingError, match="set target_kl to 0"):
         algorithms.named(name).Config(target_kl=0.01, **given)
 
 
-def test_rows_that_are_no_experience_are_left_out_of_a_batch() -> None:
+def test_a_batch_has_valid_rows_only() -> None:
     learns = learner(model=toys.network(1))
     trajectory = played(model=learns.model, env=toys.Counting)
     batch = gae_batch(learns, trajectory, normalize_advantage=False)
@@ -326,7 +324,7 @@ def test_rows_that_are_no_experience_are_left_out_of_a_batch() -> None:
     assert all(len(part) == len(batch.obs) for part in batch.transitions)
 
 
-def test_advantages_are_normalized_by_what_is_experience_alone() -> None:
+def test_advantages_are_normalized_over_valid_rows() -> None:
     learns = learner(model=toys.network(1))
     trajectory = played(model=learns.model, env=toys.Counting)
     batch = gae_batch(learns, trajectory, normalize_advantage=True)
@@ -337,7 +335,7 @@ def test_advantages_are_normalized_by_what_is_experience_alone() -> None:
     torch.testing.assert_close(deviation, torch.tensor(1.0), atol=1e-4, rtol=0)
 
 
-def test_rewards_are_clipped_in_the_learner_alone() -> None:
+def test_rewards_are_clipped_in_the_learner() -> None:
     trajectory = played(model=toys.network(1), env=toys.Counting)
     assert trajectory.reward.max() == 30.0
     by_one = dataclasses.replace(CONFIG, reward_clip=1.0)
@@ -349,9 +347,7 @@ def test_rewards_are_clipped_in_the_learner_alone() -> None:
 
 
 @pytest.mark.parametrize(("env", "bound"), [("ALE/Pong-v5", 1.0), ("CartPole-v1", 0.0)])
-def test_by_default_rewards_are_clipped_in_atari_alone_and_values_normalized_where_they_are_not(
-    env: str, bound: float
-) -> None:
+def test_by_default_atari_clips_rewards_and_others_normalize_values(env: str, bound: float) -> None:
     config = dataclasses.replace(CONFIG, env=env)
     assert config.clips_rewards_at == bound
     assert normalizes_values(config) == (bound == 0.0)
@@ -369,12 +365,12 @@ def test_only_a_terminated_step_has_no_discount() -> None:
         assert batch.discount[:, 0].tolist() == pytest.approx(want)
 
 
-def test_values_are_taken_as_the_actor_found_them_unless_they_are_normalized() -> None:
+def test_without_normalization_values_are_the_actors() -> None:
     trajectory, plain = played(), learner(dataclasses.replace(CONFIG, normalize_values=False))
     assert torch.equal(to_device(plain, trajectory).value, torch.from_numpy(trajectory.value))
 
 
-def test_normalized_values_are_learnt_in_their_own_units_and_used_in_those_of_rewards() -> None:
+def test_normalized_values_are_denormalized_for_returns() -> None:
     config = dataclasses.replace(CONFIG, normalize_values=True, reward_clip=0.0)
     learns = learner(config, toys.network(1))
     trajectory = played(config, toys.network(1), env=toys.Counting)
@@ -433,7 +429,7 @@ def test_learning_does_not_depend_on_the_scale_of_rewards(template: Any) -> None
         (ga3c, {"minibatches": 2, "epochs": 1}),
     ],
 )
-def test_every_algorithm_normalizes_advantages_as_its_config_says(
+def test_every_algorithm_normalizes_advantages_if_asked_to(
     template: Any, fields: dict[str, Any], is_asked_for: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advantages: list[torch.Tensor] = []
@@ -462,7 +458,7 @@ def test_every_algorithm_normalizes_advantages_as_its_config_says(
     ("template", "fields"),
     [(ppo, {}), (impala, {}), (appo, {}), (appo, {"v_trace": False}), (ga3c, {})],
 )
-def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
+def test_staleness_does_not_affect_the_kl_that_steers_the_rate(
     template: Any, fields: dict[str, Any]
 ) -> None:
     config = template.Config(
@@ -478,7 +474,7 @@ def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
     assert update(template, learns, trajectory)["train/approx_kl"] == pytest.approx(0, abs=1e-6)
 
 
-def test_explained_variance_is_what_is_left_of_that_of_the_targets_once_values_are_known() -> None:
+def test_explained_variance_compares_values_with_targets() -> None:
     learns, rollout = learner(), to_device(learner(), played())
     target = torch.zeros_like(rollout.reward)
     target[rollout.valid] = torch.arange(float(rollout.valid.sum()))
@@ -492,7 +488,7 @@ def test_explained_variance_is_what_is_left_of_that_of_the_targets_once_values_a
     assert shares == pytest.approx([1, 0.75])
 
 
-def test_rate_and_coefficients_go_to_their_ends_as_the_schedule_does() -> None:
+def test_rate_and_coefficients_are_annealed_linearly() -> None:
     rate = LearningRate(7e-4)
     rates = []
     for progress in (0.0, 0.5, 1.0):
@@ -504,7 +500,7 @@ def test_rate_and_coefficients_go_to_their_ends_as_the_schedule_does() -> None:
 
 
 @pytest.mark.parametrize("progress", [-0.1, 1.1, 4096, math.nan])
-def test_what_is_no_progress_is_refused(progress: float) -> None:
+def test_progress_outside_0_to_1_is_refused(progress: float) -> None:
     with pytest.raises(ValueError, match="progress is from 0 to 1, not"):
         LearningRate(7e-4).anneal(progress)
 
@@ -512,7 +508,7 @@ def test_what_is_no_progress_is_refused(progress: float) -> None:
 @pytest.mark.parametrize(
     ("start", "given", "end"), [(7e-4, None, 1e-4), (1e-6, None, 1e-6), (7e-4, 3e-3, 3e-3)]
 )
-def test_a_schedule_never_goes_up_unless_that_is_asked_for(
+def test_the_end_rate_never_exceeds_the_start_unless_given(
     start: float, given: float | None, end: float
 ) -> None:
     rate = LearningRate(start, given)
@@ -524,7 +520,7 @@ def test_a_schedule_never_goes_up_unless_that_is_asked_for(
     ("moved", "value"),
     [(0.001, 4.5e-4), (0.005, 3e-4), (0.01, 3e-4), (0.02, 3e-4), (0.03, 2e-4), (math.inf, 2e-4)],
 )
-def test_the_rate_is_steered_to_how_far_an_update_is_to_move(moved: float, value: float) -> None:
+def test_the_rate_is_steered_towards_target_kl(moved: float, value: float) -> None:
     rate = LearningRate(3e-4, 1e-4, target_kl=0.01)
     rate.anneal(1.0)  # is for a rate that is not steered
     rate.steer(moved)
@@ -554,7 +550,7 @@ def test_the_steered_rate_has_bounds() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_rate_that_is_given_is_not_steered_unless_that_is_given_too(
+def test_a_given_rate_is_steered_only_with_a_given_target_kl(
     name: str, given: dict[str, Any], told: str
 ) -> None:
     rate = LearningRate.of(algorithms.named(name).Config(**given))
@@ -564,14 +560,14 @@ def test_a_rate_that_is_given_is_not_steered_unless_that_is_given_too(
 
 
 @pytest.mark.parametrize("name", ["dqn", "c51", "rainbow", "a2c", "a3c", "n_step_q", "sac", "td3"])
-def test_a_low_rate_that_is_given_does_not_rise(name: str) -> None:
+def test_a_low_given_rate_does_not_rise(name: str) -> None:
     # 16 environments, for which rates are given.
     rate = LearningRate.of(algorithms.named(name).Config(learning_rate=1e-5, actors=1))
     assert rate.end == rate.start == 1e-5
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-9, 1e9])
-def test_the_scale_is_the_mean_and_deviation_of_all_targets_together(unit: float) -> None:
+def test_the_value_scale_has_the_mean_and_deviation_of_all_targets(unit: float) -> None:
     torch.manual_seed(0)
     targets = unit * (30 + 7 * torch.randn(400))
     scale = ValueScale()
@@ -588,13 +584,13 @@ def test_old_targets_fade_once_the_horizon_is_reached() -> None:
     assert scale.mean == pytest.approx(0.5)
 
 
-def test_equal_targets_leave_a_scale_to_divide_by() -> None:
+def test_equal_targets_give_a_positive_deviation() -> None:
     scale = ValueScale()
     scale.update(torch.full((10,), 5.0))
     assert 0 < scale.std < 0.01
 
 
-def test_action_values_are_in_units_of_the_rewards_that_are_not_0() -> None:
+def test_the_reward_scale_is_the_rms_of_nonzero_rewards() -> None:
     scale = RewardScale()
     assert (scale.mean, scale.std) == (0, 1)
     for rewards in ([0.0, 0.0], [3.0, 0.0], [-4.0]):
@@ -605,7 +601,7 @@ def test_action_values_are_in_units_of_the_rewards_that_are_not_0() -> None:
 
 
 @pytest.mark.parametrize("fresh", [ValueScale(), RewardScale()])
-def test_a_scale_goes_on_where_a_checkpoint_ended(fresh: ValueScale) -> None:
+def test_a_scale_is_restored_from_its_moments(fresh: ValueScale) -> None:
     saved = type(fresh)()
     saved.update(torch.tensor([3.0, -4.0]))
     assert type(fresh)(*saved.moments).moments == saved.moments

@@ -123,7 +123,7 @@ def heard(server: ParameterServer) -> set[int]:
         )),
     ],
 )  # fmt: skip
-def test_a_live_run_replays_in_the_simulator_to_the_same_bits(word: str) -> None:
+def test_a_live_run_replays_bit_for_bit_in_the_simulator(word: str) -> None:
     live = rule_of(word)
     with serving(live) as server:
         serve(server, 40)
@@ -142,7 +142,7 @@ def test_a_live_run_replays_in_the_simulator_to_the_same_bits(word: str) -> None
 
 
 @pytest.mark.usefixtures("local")
-def test_a_worker_that_takes_steps_of_its_own_takes_them_at_the_rate_of_the_schedule() -> None:
+def test_local_steps_use_the_learning_rate_of_the_schedule() -> None:
     live, simulated, unscheduled = (rule_of("local_sgd:steps=2") for _ in range(3))
     for rule in (live, simulated):
         rule.set_rate(0.01)
@@ -161,7 +161,7 @@ def test_a_worker_that_takes_steps_of_its_own_takes_them_at_the_rate_of_the_sche
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("word", ["synchronous", "semi_async:n=2"])
-def test_a_dead_worker_holds_up_nobody_and_its_place_is_taken_again(word: str) -> None:
+def test_a_dead_worker_blocks_no_other_and_is_replaced(word: str) -> None:
     said: list[str] = []
     with serving(rule_of(word), say=said.append) as server:
         before = heard(server)
@@ -175,7 +175,7 @@ def test_a_dead_worker_holds_up_nobody_and_its_place_is_taken_again(word: str) -
 
 
 @pytest.mark.usefixtures("here")
-def test_a_worker_that_dies_as_the_run_ends_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_that_dies_at_the_end_of_a_run_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
     def end_when_all_have_died() -> None:
         with serving(rule_of("synchronous"), Dying):
             wait_until(lambda: not remotely.actors(), "they have died")
@@ -186,7 +186,7 @@ def test_a_worker_that_dies_as_the_run_ends_is_no_error(capfd: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("local")
-def test_numbers_that_are_none_are_refused_by_name_and_the_run_goes_on() -> None:
+def test_a_push_of_nan_is_refused_and_the_run_continues() -> None:
     said: list[str] = []
     with serving(rule_of("synchronous"), Poisoned, say=said.append) as server:
         serve(server, 30)
@@ -200,7 +200,7 @@ def test_numbers_that_are_none_are_refused_by_name_and_the_run_goes_on() -> None
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_in_which_everything_is_refused_ends_and_says_so() -> None:
+def test_a_run_whose_pushes_are_all_refused_ends() -> None:
     def always(number: int) -> Poisoned:
         return Poisoned(1, always=True)
 
@@ -212,7 +212,7 @@ def test_a_run_in_which_everything_is_refused_ends_and_says_so() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_work_that_always_raises_ends_training_and_is_named() -> None:
+def test_work_that_always_raises_ends_training() -> None:
     class Broken(Regression):
         def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
             raise ZeroDivisionError("no")
@@ -226,7 +226,7 @@ def test_work_that_always_raises_ends_training_and_is_named() -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_workers_are_told_what_the_server_tells_from_the_first_call_on() -> None:
+def test_workers_get_the_servers_broadcast_with_every_call() -> None:
     class Listening(Regression):
         heard: list[Any] = []  # noqa: RUF012
 
@@ -242,7 +242,7 @@ def test_workers_are_told_what_the_server_tells_from_the_first_call_on() -> None
 
 
 @pytest.mark.usefixtures("here")
-def test_a_worker_s_network_is_the_one_whose_parameters_it_is_given() -> None:
+def test_a_workers_network_uses_the_given_parameters() -> None:
     network = networks.SmallCNN((4, 42, 42), 6)  # its weights lie channels last; sent, they do not
     twin = Looking(copy.deepcopy(network), 0)
     rule = sync.make("synchronous", twin.flat.vector.clone(), 1, sync.sgd(0.05))

@@ -47,7 +47,7 @@ def pushed(client: int, version: int, obs: float) -> PushResult:
     return PushResult(client, Reply(Accepted.COUNTED, version, 0), report)
 
 
-def test_a_worker_computes_without_the_slow_imports_of_drawing_and_stepping() -> None:
+def test_a_worker_does_not_import_slow_modules() -> None:
     code = """
 import sys
 from tests.remotely_rl.learning import test_sharing
@@ -60,7 +60,7 @@ sys.exit(", ".join(slow & set(sys.modules)) or 0)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_segment_s_gradient_is_that_of_a2c_s_losses() -> None:
+def test_the_gradient_of_a_segment_is_that_of_a2c() -> None:
     works = work()
     start = works.flat.vector.clone()
 
@@ -85,7 +85,7 @@ def test_a_segment_s_gradient_is_that_of_a2c_s_losses() -> None:
     torch.testing.assert_close(gradient, expected)
 
 
-def test_a_worker_acts_by_the_parameters_that_it_is_given() -> None:
+def test_a_worker_acts_with_the_given_parameters() -> None:
     works = work()
     start = works.flat.vector.clone()
     works.gradient(start, None)
@@ -95,7 +95,7 @@ def test_a_worker_acts_by_the_parameters_that_it_is_given() -> None:
     assert not any(bool(part.any()) for part in works.actor.model.parameters())
 
 
-def test_with_epochs_and_minibatches_a_segment_is_played_once_and_gone_through_in_parts() -> None:
+def test_all_minibatches_of_all_epochs_come_from_one_segment() -> None:
     works = work(dataclasses.replace(CONFIG, epochs=2, minibatches=3, clip_range=0.2))
     start = works.flat.vector.clone()
 
@@ -107,7 +107,7 @@ def test_with_epochs_and_minibatches_a_segment_is_played_once_and_gone_through_i
     assert [at for at, count in enumerate(steps) if count] == [0, 6]
 
 
-def test_a_report_tells_what_was_played_since_the_one_before() -> None:
+def test_a_workers_report_covers_the_time_since_the_last_one() -> None:
     works = work()
     works.gradient(works.flat.vector.clone(), None)
 
@@ -119,7 +119,7 @@ def test_a_report_tells_what_was_played_since_the_one_before() -> None:
     assert works.report() == sharing.Report(None, 0, [], {}, {})
 
 
-def test_the_entropy_coefficient_follows_the_schedule_of_all(
+def test_the_entropy_coefficient_follows_the_broadcast_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[float] = []
@@ -137,7 +137,7 @@ def test_the_entropy_coefficient_follows_the_schedule_of_all(
     assert seen == [pytest.approx(0.25)]
 
 
-def test_what_is_kept_brings_back_model_optimizer_and_version() -> None:
+def test_a_checkpoint_restores_model_optimizer_and_version() -> None:
     config = dataclasses.replace(CONFIG, optimizer="rmsprop")
     before = sharing.SharedLearner(config, toys.network(2))
     ones = torch.ones_like(before.flat.vector)
@@ -152,7 +152,7 @@ def test_what_is_kept_brings_back_model_optimizer_and_version() -> None:
     assert after.rule.version == 2
 
 
-def test_the_rate_follows_the_schedule_of_all() -> None:
+def test_the_learning_rate_follows_the_broadcast_progress() -> None:
     config = dataclasses.replace(
         CONFIG, learning_rate=1.0, learning_rate_end=0.0, max_grad_norm=0.0
     )
@@ -173,7 +173,7 @@ def test_the_rate_follows_the_schedule_of_all() -> None:
         ({"target_kl": 0.01}, "there is no field 'target_kl'"),
     ],
 )
-def test_what_cannot_be_shared_so_is_refused(changes: dict[str, object], message: str) -> None:
+def test_unknown_rules_optimizers_and_fields_are_refused(changes: dict[str, object], message: str) -> None:
     def make() -> None:
         config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
         sharing.SharedLearner(config, toys.network(2))
@@ -191,7 +191,7 @@ def test_what_cannot_be_shared_so_is_refused(changes: dict[str, object], message
         ("elastic_averaging:moving_rate=0.5", None),
     ],
 )
-def test_a_schedule_moves_the_shared_rate_of_rules_that_have_none_of_their_own(
+def test_the_schedule_applies_only_to_rules_without_their_own_rate(
     word: str, moved: float | None
 ) -> None:
     config = dataclasses.replace(
@@ -208,7 +208,7 @@ def test_a_schedule_moves_the_shared_rate_of_rules_that_have_none_of_their_own(
     np.testing.assert_allclose(way, 0.5 if moved is None else moved, rtol=1e-4)
 
 
-def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins() -> None:
+def test_new_statistics_take_effect_with_the_next_segment() -> None:
     works = work(dataclasses.replace(CONFIG, epochs=2, clip_range=0.2))
     means = []
     for mean in (1.0, 2.0, 3.0):
@@ -218,7 +218,7 @@ def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins
     assert means == [1.0, 1.0, 3.0]
 
 
-def test_workers_learn_values_by_the_scale_that_they_are_told_and_report_them() -> None:
+def test_workers_use_the_broadcast_value_scale_and_report_targets() -> None:
     works = work(dataclasses.replace(CONFIG, normalize_values=True))
     broadcast = sharing.Broadcast(
         0, 0.0, statistics(0.0), scale=(5.0, 4.0, 1e6)
@@ -238,13 +238,13 @@ def test_workers_learn_values_by_the_scale_that_they_are_told_and_report_them() 
     assert works.report().values is None
 
 
-def test_workers_whose_values_have_no_scale_report_none() -> None:
+def test_workers_without_value_normalization_report_no_targets() -> None:
     works = work(dataclasses.replace(CONFIG, normalize_values=False))
     works.gradient(works.flat.vector.clone(), None)
     assert works.report().values is None
 
 
-def test_the_scale_counts_the_values_of_all_when_the_parameters_are_stepped() -> None:
+def test_the_shared_value_scale_counts_the_targets_of_all_workers() -> None:
     learner = sharing.SharedLearner(CONFIG, toys.network(2))
     ones = torch.ones_like(learner.flat.vector)
     for client, values in enumerate(([1.0, 3.0], [5.0, 7.0])):
@@ -258,7 +258,7 @@ def test_the_scale_counts_the_values_of_all_when_the_parameters_are_stepped() ->
     assert again.broadcast(0, 0.0).scale == learner.broadcast(0, 0.0).scale
 
 
-def test_a_report_holds_one_in_seven_of_the_observations_that_were_learnt_from() -> None:
+def test_a_report_has_one_in_seven_of_the_observations() -> None:
     works = work(dataclasses.replace(CONFIG, env=toys.guess_in_pairs))  # all rows are experience
     for _ in range(2):
         works.gradient(works.flat.vector.clone(), None)
@@ -271,14 +271,14 @@ def test_a_report_holds_one_in_seven_of_the_observations_that_were_learnt_from()
     assert works.report().obs is None
 
 
-def test_a_model_that_does_not_normalise_has_nothing_reported() -> None:
+def test_a_model_without_a_normalizer_reports_no_observations() -> None:
     works = a3c.make_work(CONFIG, WithDropout(), 5)
     works.gradient(works.flat.vector.clone(), sharing.Broadcast(0, 0.0, {}))
 
     assert works.report().obs is None
 
 
-def test_what_workers_saw_is_counted_when_the_parameters_are_stepped_in_their_order() -> None:
+def test_reports_are_counted_after_a_step_in_the_order_of_clients() -> None:
     def learnt(order: list[int]) -> networks.State:
         config = dataclasses.replace(CONFIG, sync="synchronous")
         learner = sharing.SharedLearner(config, toys.network(2))
@@ -301,7 +301,7 @@ def test_what_workers_saw_is_counted_when_the_parameters_are_stepped_in_their_or
 
 @pytest.mark.usefixtures("local", "no_curve")
 @pytest.mark.parametrize("template", [a3c, n_step_q])
-def test_statistics_of_the_input_go_on_and_are_resumed(template: Any, tmp_path: Path) -> None:
+def test_observation_statistics_are_saved_and_resumed(template: Any, tmp_path: Path) -> None:
     config = template.Config(
         env=toys.Counting, actors=2, envs_per_actor=4, rollout_steps=6, random_start=0,
         total_steps=400, log_interval_s=1e6, checkpoint_interval_s=1e6,
@@ -332,7 +332,7 @@ class WithDropout(nn.Module):
 
 
 @pytest.mark.parametrize("template", [a3c, n_step_q])
-def test_dropout_is_off_where_a_worker_plays_and_on_where_it_learns(template: Any) -> None:
+def test_dropout_is_off_while_acting_and_on_while_learning(template: Any) -> None:
     config = template.Config(env=toys.Guess, envs_per_actor=4, rollout_steps=6)
     works = template.make_work(config, WithDropout(), 5)
     for _ in range(2):

@@ -57,7 +57,7 @@ def again(opened: list[Store], store: Store) -> Store:
 # --- layout and turns -----------------------------------------------------------------------------
 
 
-def test_chunks_cover_all_parameters_once_and_places_do_not_overlap() -> None:
+def test_chunks_cover_all_parameters_and_slots_do_not_overlap() -> None:
     # floor(100 / 3) + 1 = 34 each.  The first cut is 4 into the second parameter, so at its begin;
     # the second 38 into it, so at 32.
     layout = Layout.of([30, 70], 2, counters=4)
@@ -69,14 +69,14 @@ def test_chunks_cover_all_parameters_once_and_places_do_not_overlap() -> None:
     assert layout.nbytes == 2456
 
 
-def test_fewer_parameters_than_chunks_leave_some_empty(opened: list[Store]) -> None:
+def test_fewer_parameters_than_chunks_leave_chunks_empty(opened: list[Store]) -> None:
     store = new(opened, 1)
     assert sorted(store.layout.length(chunk) for chunk in range(3)) == [0, 0, 3]
     store.write_all(torch.ones(3, 1))
     assert store.read().tolist() == [[1.0]] * 3
 
 
-def test_chunks_that_are_taken_wait_while_others_are_stepped() -> None:
+def test_a_locked_chunk_is_retried_after_the_others() -> None:
     now, tries = [0.0], []
 
     def sleep(seconds: float) -> None:
@@ -92,16 +92,16 @@ def test_chunks_that_are_taken_wait_while_others_are_stepped() -> None:
     assert tries.count(1) == tries.count(2) == 1
 
 
-def test_a_lock_keeps_others_out_readers_let_each_other_in(opened: list[Store]) -> None:
+def test_exclusive_locks_exclude_others_and_readers_share(opened: list[Store]) -> None:
     one = new(opened, 9)
     other = again(opened, one)
     assert one.try_lock(0)
     assert not other.try_lock(0)
-    assert not other.try_lock(0, alone=False)
+    assert not other.try_lock(0, exclusive=False)
     assert other.try_lock(1)
     one.unlock(0)
-    assert other.try_lock(0, alone=False)
-    assert one.try_lock(0, alone=False)
+    assert other.try_lock(0, exclusive=False)
+    assert one.try_lock(0, exclusive=False)
     assert not one.try_lock(0)
 
 
@@ -128,7 +128,7 @@ def loss_of(model: nn.Module, seed: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_learner_on_a_store_is_plain_bit_by_bit(kind: str, opened: list[Store]) -> None:
+def test_one_learner_on_a_store_matches_the_plain_optimizer_bit_for_bit(kind: str, opened: list[Store]) -> None:
     plain, shared = toys.network(), toys.network()
     store = filled(opened, shared, moments=1 if kind == "RMSProp" else 2)
     optimizers: list[Any] = [
@@ -148,7 +148,7 @@ def test_one_learner_on_a_store_is_plain_bit_by_bit(kind: str, opened: list[Stor
 
 
 @pytest.mark.parametrize("every", [2, 3, 4])
-def test_steps_told_k_at_a_time_are_those_of_plain_adam(every: int, opened: list[Store]) -> None:
+def test_pushing_every_k_steps_matches_plain_adam(every: int, opened: list[Store]) -> None:
     plain, shared = toys.network().double(), toys.network()
     store = filled(opened, shared, 2)
     optimizers: list[Any] = [
@@ -167,7 +167,7 @@ def test_steps_told_k_at_a_time_are_those_of_plain_adam(every: int, opened: list
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_accumulated_steps_of_adam_are_those_worked_by_hand(k: int) -> None:
+def test_accumulated_adam_steps_match_hand_worked_numbers(k: int) -> None:
     # Gradients 1, -0.5 and 2 from p = 1, lr 0.1; their Adam adds its epsilon of 1e-5 to the root
     # of the second moment as it is, and corrects both moments' bias in the rate.
     p, m, v = 1.0, 0.0, 0.0
@@ -208,7 +208,7 @@ def test_the_steps_of_two_learners_add_up(opened: list[Store]) -> None:
     assert vector_of(models[1]).tolist() == pytest.approx([-0.3] * 6)
 
 
-def test_learners_count_into_the_same_statistics_and_scale(opened: list[Store]) -> None:
+def test_learners_share_statistics_and_value_scale(opened: list[Store]) -> None:
     config = a2c.Config(env=toys.Guess, device="cpu", reward_clip=0.0)
     alone, *both = [Learner(config, toys.network(), Discrete(2)) for _ in range(3)]
     counted = Statistics.of(alone)
@@ -259,7 +259,7 @@ class Pusher:
 @pytest.mark.parametrize(
     "pushes", [100, pytest.param(50_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
-def test_no_chunk_is_torn_by_learners_that_push_at_once(pushes: int, opened: list[Store]) -> None:
+def test_concurrent_pushes_never_tear_a_chunk(pushes: int, opened: list[Store]) -> None:
     store = new(opened, 3_000, moments=1)
     pushers = [Pusher(), Pusher()]
     calls = [
@@ -269,7 +269,7 @@ def test_no_chunk_is_torn_by_learners_that_push_at_once(pushes: int, opened: lis
     over = False
     while not over:
         over = all(call.done() for call in calls)
-        for chunk in store.each(alone=False):
+        for chunk in store.each(exclusive=False):
             seen = store.value(chunk)
             assert bool((seen == seen[0, 0]).all())
     for call in calls:
@@ -279,9 +279,7 @@ def test_no_chunk_is_torn_by_learners_that_push_at_once(pushes: int, opened: lis
 
 @pytest.mark.usefixtures("own_cluster")
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.chaos)])
-def test_a_learner_that_is_killed_under_a_lock_stops_no_other(
-    kills: int, opened: list[Store]
-) -> None:
+def test_a_learner_killed_under_a_lock_blocks_no_other(kills: int, opened: list[Store]) -> None:
     store = new(opened, 3_000, moments=1)
     survivor = Pusher()
     going_on = remotely.submit(survivor.push, store.address, 0, 0)
@@ -308,7 +306,7 @@ def test_a_learner_that_is_killed_under_a_lock_stops_no_other(
         assert bool((seen == seen[0, 0]).all())
 
 
-def test_threads_that_wait_for_a_chunk_get_it_when_it_is_free(opened: list[Store]) -> None:
+def test_a_waiting_thread_gets_the_chunk_when_it_is_unlocked(opened: list[Store]) -> None:
     one = new(opened, 30)
     other = again(opened, one)
     assert one.try_lock(1)

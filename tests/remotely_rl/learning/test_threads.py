@@ -28,14 +28,14 @@ def asked_of_openmp(script: str, policy: str | None = None) -> list[str]:
     return done.stdout.split()
 
 
-def test_threads_look_for_a_moment_and_then_sleep_unless_the_user_says_otherwise() -> None:
+def test_openmp_threads_spin_briefly_then_sleep_unless_the_user_decides() -> None:
     assert asked_of_openmp("import remotely_rl") == ["passive", "10000", "False"]
     assert asked_of_openmp("import remotely_rl", "active") == ["active", "None", "False"]
     looks = "import os; os.environ['GOMP_SPINCOUNT'] = '0'; import remotely_rl"
     assert asked_of_openmp(looks) == ["passive", "0", "False"]
 
 
-def test_it_is_known_when_torch_was_loaded_before_and_its_threads_spin() -> None:
+def test_torch_loaded_before_remotely_rl_is_detected() -> None:
     torch = "import sys; sys.modules['torch'] = sys"  # as good as the real one, and faster
     assert asked_of_openmp(f"{torch}; import remotely_rl") == ["passive", "10000", "True"]
     assert asked_of_openmp(f"{torch}; import remotely_rl", "passive") == [
@@ -56,19 +56,19 @@ def eight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("eight")
 @pytest.mark.parametrize(("parameters", "want"), [(5_000, 1), (1_700_000, 8)])
-def test_in_rounds_a_learner_has_all_cores_unless_its_network_is_small(
+def test_in_rounds_a_learner_uses_all_cores_unless_its_network_is_small(
     parameters: int, want: int
 ) -> None:
     assert threads.in_rounds(parameters) == want
 
 
 @pytest.mark.usefixtures("eight")
-def test_beside_actors_that_run_free_it_has_the_cores_that_they_leave() -> None:
+def test_beside_asynchronous_actors_a_learner_uses_the_remaining_cores() -> None:
     assert [threads.beside(actors) for actors in (0, 1, 2, 7, 8, 20)] == [7, 7, 6, 1, 1, 1]
 
 
 @pytest.mark.usefixtures("eight")
-def test_cores_that_may_not_be_used_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_respect_openmp_cgroup_and_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     for asked, want in (("3", 3), ("4,2", 4), ("64", 8), ("", 8), ("0", 8), ("many", 8)):
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
         assert threads.cores() == want
@@ -103,7 +103,7 @@ class Learning:
 FREE, BUSY = {1: 0.010, 2: 0.007}, {1: 0.010, 2: 0.049}
 
 
-def test_on_a_free_machine_a_learner_keeps_its_threads() -> None:
+def test_on_an_idle_machine_the_number_of_threads_stays() -> None:
     learning = Learning()
     assert set(learning.go_on(600, FREE, waiting=0.02)) == {2}
     assert set(learning.go_on(600, BUSY, waiting=0.02)) == {2}  # slower, but nobody is to blame
@@ -111,7 +111,7 @@ def test_on_a_free_machine_a_learner_keeps_its_threads() -> None:
 
 
 @pytest.mark.parametrize("free_s", [0.0, 100.0])
-def test_beside_a_busy_process_it_goes_on_with_one_and_back_afterwards(free_s: float) -> None:
+def test_beside_a_busy_process_threads_are_reduced_and_restored_afterwards(free_s: float) -> None:
     learning = Learning()
     learning.go_on(free_s, FREE, waiting=0.02)
     assert set(learning.go_on(4, BUSY, waiting=0.6)) == {1, 2}
@@ -124,7 +124,7 @@ def test_beside_a_busy_process_it_goes_on_with_one_and_back_afterwards(free_s: f
     assert set(learning.go_on(100, FREE, waiting=0.02)) == {2}
 
 
-def test_where_fewer_threads_gain_nothing_it_tries_less_and_less_often() -> None:
+def test_failed_trials_become_rarer() -> None:
     learning = Learning()
     busy = {1: 0.010, 2: 0.0105}
     counts = learning.go_on(600, busy, waiting=0.6)
@@ -134,14 +134,14 @@ def test_where_fewer_threads_gain_nothing_it_tries_less_and_less_often() -> None
     assert len(learning.said) == 1
 
 
-def test_a_trial_is_a_small_part_of_the_time_however_long_an_update_takes() -> None:
+def test_trials_take_a_small_part_of_the_time_however_long_an_update() -> None:
     busy = {1: 0.1, 2: 6.0}
     learning = Learning()
     learning.go_on(60, busy, waiting=0.9)
     assert learning.go_on(2000, busy, waiting=0.9).count(2) * busy[2] < 0.05 * 2000
 
 
-def test_of_many_threads_half_are_taken_until_that_is_no_better() -> None:
+def test_many_threads_are_halved_until_that_is_no_faster() -> None:
     learning = Learning(8)
     learning.go_on(30, {1: 0.08, 2: 0.04, 4: 0.022, 8: 0.05}, waiting=0.9)
     assert learning.threads.count == 4
@@ -149,7 +149,7 @@ def test_of_many_threads_half_are_taken_until_that_is_no_better() -> None:
     assert learning.threads.count == 8
 
 
-def test_what_threads_waited_for_a_core_is_told_by_the_system() -> None:
+def test_waited_s_measures_waiting_for_a_core() -> None:
     affinity = os.sched_getaffinity(0)
     before = threads.waited_s()
     os.sched_setaffinity(0, {min(affinity)})  # which the other one inherits
