@@ -1,4 +1,4 @@
-"""That agents learn, through real actors."""
+"""Learning tests of all algorithms, with real actors."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def test_every_algorithm_solves_cartpole_or_pendulum(name: str, tmp_path: Path) 
     assert (tmp_path / "run" / "curve.png").exists()
     rows = metrics.read(tmp_path / "run" / "metrics.csv")
     stale = max(row["train/staleness_max"] for row in rows if row["train/staleness_max"] >= 0)
-    assert (stale == 0) == (name in IN_ROUNDS)  # the others are off-policy, then
+    assert (stale == 0) == (name in IN_ROUNDS)  # the others are off-policy
 
 
 @pytest.mark.learning
@@ -36,6 +36,6 @@ def test_every_algorithm_solves_cartpole_or_pendulum(name: str, tmp_path: Path) 
 @pytest.mark.parametrize("env", memory_toys.TARGETS)
 @pytest.mark.parametrize("name", memory_toys.TEMPLATES)
 def test_recurrent_policies_remember_hidden_state(name: str, env: Any, seed: int, tmp_path: Path) -> None:
-    # In one process, so that a seed takes as many steps whatever else the machine does.
+    # In one process, so that the steps of a seed do not depend on the machine's load.
     result = memory_toys.train(name, env, seed, tmp_path / "run")
     assert "is reached" in result.ended, result

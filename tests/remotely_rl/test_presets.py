@@ -1,4 +1,4 @@
-"""Presets: when one is taken, what it sets, and what is said of it."""
+"""Presets: which one applies, the fields that it sets, and remarks on it."""
 
 import copy
 import dataclasses
@@ -91,9 +91,9 @@ def test_the_paper_preset_sets_image_size_for_atari_only() -> None:
 def test_unknown_presets_and_unknown_fields_in_presets_are_refused(
     rows: None, kind: Any, name: str, said: str
 ) -> None:
-    with pytest.raises(TrainingError) as told:
+    with pytest.raises(TrainingError) as raised:
         kind(env="CartPole-v1", preset=name)
-    assert str(told.value).startswith(said)
+    assert str(raised.value).startswith(said)
 
 
 def test_copies_and_resumed_runs_do_not_apply_the_preset_again(

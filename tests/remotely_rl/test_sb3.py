@@ -1,6 +1,6 @@
-"""The adapter gives Stable-Baselines3 the rows that its own vector environments give.
+"""The adapter for Stable-Baselines3 matches its own vector environments.
 
-Stable-Baselines3 is no dependency; where it is not installed, only the message is tested.
+Stable-Baselines3 is not a dependency; without it, only the message is tested.
 """
 
 import importlib.util

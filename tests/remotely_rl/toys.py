@@ -179,6 +179,12 @@ def actor(config: Common, model: nn.Module, seed: int = 5, **changes: Any) -> Ac
     return remotely.local(Actor, dataclasses.replace(config, **changes), model, seed)
 
 
+def converted(config: Common, kind: type[Any], **changes: Any) -> Any:
+    """Another algorithm's config with the fields that both have."""
+    names = [field.name for field in dataclasses.fields(kind) if hasattr(config, field.name)]
+    return kind(**{name: getattr(config, name) for name in names} | changes)
+
+
 def no_room(*_: Any) -> None:
     """In place of what writes to a disk."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -60,10 +60,8 @@ def test_on_policy_the_update_is_that_of_ppo(gae_lambda: float, normalize_advant
         CONFIG, env=toys.Counting, minibatches=1, gae_lambda=gae_lambda,
         normalize_advantage=normalize_advantage,
     )  # fmt: skip
-    names = {field.name for field in dataclasses.fields(ppo.Config)}
-    fields = {name: getattr(config, name) for name in names if hasattr(config, name)}
     ours = Learner(config, toys.network(1), COIN)
-    theirs = Learner(ppo.Config(**fields), toys.network(1), COIN)
+    theirs = Learner(toys.converted(config, ppo.Config), toys.network(1), COIN)
     for group in (*ours.optimizer.param_groups, *theirs.optimizer.param_groups):
         group["eps"] = 0.01  # or Adam magnifies the rounding of tiny gradients
     trajectory = played(ours)

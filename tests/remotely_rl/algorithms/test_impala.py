@@ -53,13 +53,6 @@ def stale(trajectory: Trajectory, by: float = 0.5) -> Trajectory:
     return dataclasses.replace(trajectory, log_prob=trajectory.log_prob + np.float32(by))
 
 
-def as_a2c(config: impala.Config) -> a2c.Config:
-    """The A2C config with the same fields."""
-    names = {field.name for field in dataclasses.fields(a2c.Config)}
-    same = {name: getattr(config, name) for name in names if hasattr(config, name)}
-    return a2c.Config(**same, rate_rule="none")
-
-
 @pytest.mark.parametrize("clip", [0.0, 0.9], ids=["the paper's", "within the bound"])
 def test_the_first_step_follows_the_papers_gradient(clip: float) -> None:
     config = dataclasses.replace(PAPER, clip_range=clip)
@@ -129,7 +122,8 @@ def test_v_trace_targets_are_those_of_the_current_network() -> None:
 def test_on_policy_one_epoch_is_the_update_of_a2c(gae_lambda: float) -> None:
     config = dataclasses.replace(PAPER, gae_lambda=gae_lambda, env=toys.Counting)
     ours = Learner(config, toys.network(1), COIN)
-    theirs = Learner(as_a2c(config), toys.network(1), COIN)
+    as_a2c = toys.converted(config, a2c.Config, rate_rule="none")
+    theirs = Learner(as_a2c, toys.network(1), COIN)
     actor = toys.actor(config, ours.model)
     buffer = impala.ReplayBuffer(PAPER)
     for progress in (0, 0.1, 0.2):
@@ -151,7 +145,7 @@ def test_one_actor_with_max_staleness_0_trains_as_a2c(tmp_path: Path) -> None:
         PAPER, actors=1, batch_trajectories=1, max_staleness=0, total_steps=150, env=toys.Guess
     )
     impala.train(config, run=tmp_path / "impala")
-    a2c.train(as_a2c(config), run=tmp_path / "a2c")
+    a2c.train(toys.converted(config, a2c.Config, rate_rule="none"), run=tmp_path / "a2c")
     pairs = list(zip(toys.kept(tmp_path / "impala"), toys.kept(tmp_path / "a2c"), strict=True))
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)

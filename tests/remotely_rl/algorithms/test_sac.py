@@ -4,27 +4,22 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-import remotely
 from remotely_rl import sac
-from remotely_rl.acting.continuous import ContinuousActor
 from remotely_rl.agents import evaluation, load
 from remotely_rl.algorithms.sac import SoftLearner
-from remotely_rl.environments.action_spaces import Actions, of
-from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import squashed_sample
 from remotely_rl.networks import Critics, SoftActorCritic
 from remotely_rl.networks.policy_and_critics import StackedLinear
 from remotely_rl.runs import metrics
-from remotely_rl.runs.replaying import Steps
 from tests.remotely_rl import toys
+from tests.remotely_rl.algorithms.continuous import BOX, VECTOR, batch
 from tests.remotely_rl.space_toys import LENGTH, Toy
 
 pytestmark = pytest.mark.usefixtures("no_curve")
@@ -35,30 +30,12 @@ CONFIG = sac.Config(
     hidden="32,32", device="cpu", learner_threads=1, log_interval_s=1e6,
     checkpoint_interval_s=1e6, target=0.8, total_steps=2_500,
 )  # fmt: skip
-VECTOR = Leaf((3,), np.dtype(np.float32))
-BOX = of(spaces.Box(-1, 1, (2,), np.float32))
 
 
-def learner(actions: Actions = BOX, **changes: Any) -> SoftLearner:
+def learner(**changes: Any) -> SoftLearner:
     config = dataclasses.replace(CONFIG, **changes)
     torch.manual_seed(0)
-    return SoftLearner(config, config.make_model(None, VECTOR, actions), actions)
-
-
-def batch(rows: int = 6) -> Steps:
-    generator = torch.Generator().manual_seed(1)
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator)
-
-    return Steps(
-        obs=drawn(rows, 3),
-        action=2 * drawn(rows, 2) - 1,
-        reward=drawn(rows),
-        discount=torch.full((rows,), 0.9),
-        next_obs=drawn(rows, 3),
-        weight=torch.ones(rows),
-    )
+    return SoftLearner(config, config.make_model(None, VECTOR, BOX), BOX)
 
 
 @torch.no_grad()
@@ -150,50 +127,6 @@ def test_the_learning_rate_is_constant_unless_an_end_is_given(
         sac.update(made, batch(), progress).metrics["train/learning_rate"] for progress in (0, 1)
     ]
     assert rates == pytest.approx([first, last])
-
-
-# --- actions --------------------------------------------------------------------------------------
-
-
-def sent(space: gymnasium.Space[Any], action: Tensor) -> Any:
-    return of(space).to_environment(action.numpy())
-
-
-def test_actions_reach_the_bounds_of_each_coordinate_but_stay_inside() -> None:
-    space = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
-    corners = torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.0, 0.5]])
-    assert sent(space, corners).tolist() == [[-2, 0], [2, 10], [0, 7.5]]
-
-    policy = 30 * torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
-    for action in (
-        CONFIG.best(of(space), policy),
-        CONFIG.draw(of(space), policy, torch.Generator().manual_seed(1)),
-    ):
-        assert all(space.contains(one) for one in sent(space, action))
-
-
-def actor(env: Any, **changes: Any) -> ContinuousActor:
-    config = dataclasses.replace(CONFIG, env=env, envs_per_actor=2, **changes)
-    with_envs = config.make_environments(1)
-    model = config.make_model(None, with_envs.spec, with_envs.actions)
-    made: ContinuousActor = remotely.local(ContinuousActor, config, model, 5)
-    return made
-
-
-def test_actors_play_uniformly_at_random_until_learn_from() -> None:
-    player = actor(toys.Aim, rollout_steps=400)
-    with torch.no_grad():
-        for parameter in player.model.parameters():
-            parameter.zero_()
-        assert isinstance(player.model, SoftActorCritic)
-        player.model.policy.policy.bias.copy_(torch.tensor([9.0, -9.0]))  # type: ignore[union-attr, operator]
-
-    player.env_steps = CONFIG.learn_from - 1
-    drawn = player.sample().trajectory.action
-    assert np.histogram(drawn, 4, (-1, 1))[0] == pytest.approx(200, rel=0.25)
-
-    player.env_steps = CONFIG.learn_from
-    assert player.sample().trajectory.action.min() > 0.99
 
 
 class Reach(Toy):

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 import remotely
@@ -15,13 +14,11 @@ from remotely_rl import td3
 from remotely_rl.acting.continuous import ContinuousActor
 from remotely_rl.agents import evaluation, load
 from remotely_rl.algorithms.td3 import DelayedLearner
-from remotely_rl.environments.action_spaces import of
-from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.networks import Critics, PolicyAndCritics, PolicyNetwork
 from remotely_rl.networks.policy_and_critics import StackedLinear
-from remotely_rl.runs.replaying import Steps
 from tests.remotely_rl import toys
+from tests.remotely_rl.algorithms.continuous import BOX, VECTOR, batch
 
 pytestmark = pytest.mark.usefixtures("no_curve")
 
@@ -30,30 +27,12 @@ CONFIG = td3.Config(
     replay_ratio=16.0, learning_rate=0.01, hidden="32,32", device="cpu", learner_threads=1,
     log_interval_s=1e6, checkpoint_interval_s=1e6, target=0.8, total_steps=2_500,
 )  # fmt: skip
-VECTOR = Leaf((3,), np.dtype(np.float32))
-BOX = of(spaces.Box(-1, 1, (2,), np.float32))
 
 
 def learner(**changes: Any) -> DelayedLearner:
     config = dataclasses.replace(CONFIG, **changes)
     torch.manual_seed(0)
     return DelayedLearner(config, config.make_model(None, VECTOR, BOX), BOX)
-
-
-def batch(rows: int = 6) -> Steps:
-    generator = torch.Generator().manual_seed(1)
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator)
-
-    return Steps(
-        obs=drawn(rows, 3),
-        action=2 * drawn(rows, 2) - 1,
-        reward=drawn(rows),
-        discount=torch.full((rows,), 0.9),
-        next_obs=drawn(rows, 3),
-        weight=torch.ones(rows),
-    )
 
 
 @torch.no_grad()

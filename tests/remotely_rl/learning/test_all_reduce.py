@@ -1,4 +1,4 @@
-"""Learners that average what they learn: groups in threads, which have connections of their own."""
+"""All-reduce between learners: groups of threads, each with its own connections."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ TINY = 1e-12
 
 
 def together(folder: Path, size: int, act: Callable[[AllReduce], T]) -> list[T]:
-    """What each rank of a group returns; raises what one of them raises."""
+    """Call `act` on each rank of a group; return the results, or raise an error of a rank."""
     done: dict[int, Any] = {}
 
     def run(rank: int) -> None:
@@ -87,8 +87,8 @@ def test_a_rank_without_rows_does_not_count(tmp_path: Path) -> None:
     def act(group: AllReduce) -> tuple[float, float]:
         own = torch.tensor([math.nan if group.rank else 7.0])
         total, (mean,) = group.means(0 if group.rank else 2, [own])
-        nothing, (of_nobody,) = group.means(0, [torch.tensor([math.nan])])
-        assert (float(nothing), float(of_nobody)) == (0, 0)
+        rows, (empty,) = group.means(0, [torch.tensor([math.nan])])
+        assert (float(rows), float(empty)) == (0, 0)
         return float(total), float(mean)
 
     assert together(tmp_path, 2, act) == [(2.0, 7.0)] * 2
@@ -191,7 +191,7 @@ def test_a_torch_without_the_backend_is_refused_before_a_run(
 
 
 class Model(nn.Module):
-    """Policy and value of what it sees, in the type of its parameters."""
+    """A policy and value network that computes in the dtype of its parameters."""
 
     def __init__(self, shape: tuple[int] = (2,), outputs: int = 2):
         super().__init__()
@@ -204,7 +204,7 @@ class Model(nn.Module):
 
 
 def played(seed: int, width: int, steps: int = 4, gaps: bool = False) -> Trajectory:
-    """A trajectory of random numbers, in float64; with gaps, some rows are no experience."""
+    """A random trajectory in float64; with gaps, some rows are invalid."""
     random: Any = np.random.default_rng(seed)
     rows = (steps, width)
     terminated = random.random(rows) < 0.2
@@ -233,7 +233,7 @@ OF_ROUNDS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def learns(name: str, others: AllReduce | None, rounds: list[Trajectory]) -> tuple[Any, ...]:
-    """All that a learner has become after these rounds."""
+    """Weights, learning rate, moments and metrics of a learner after these rounds."""
     algorithm, changes = OF_ROUNDS[name]
     config = algorithm.Config(env=toys.Guess, device="cpu", reward_clip=0.0, **changes)
     with MODEL_LOCK:  # the ranks are threads
@@ -243,7 +243,7 @@ def learns(name: str, others: AllReduce | None, rounds: list[Trajectory]) -> tup
     metrics: dict[str, float] = {}
     for number, trajectory in enumerate(rounds):
         metrics = algorithm.update(learner, trajectory, number / 10)
-    metrics.pop("train/explained_variance")  # of its own batch
+    metrics.pop("train/explained_variance")  # it is of the learner's own batch
     moments = learner.value_scale.moments
     return toys.weights(learner.model), learner.learning_rate.value, moments, metrics
 
@@ -254,7 +254,7 @@ def learns(name: str, others: AllReduce | None, rounds: list[Trajectory]) -> tup
 def test_several_learners_match_one_learner_with_all_their_batches(
     name: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Minibatches in the order of time: those of one learner are then all learners' side by side.
+    # Unshuffled minibatches: those of one learner are then the others' side by side.
     monkeypatch.setattr(torch, "randperm", lambda n, generator: torch.arange(n))
     gaps = "gaps" in name
     rounds = [
@@ -274,7 +274,7 @@ def test_several_learners_match_one_learner_with_all_their_batches(
 
 @remotely.remote_class
 class Process:
-    """A rank in a process of its own."""
+    """A rank in its own process."""
 
     def learns(
         self, name: str, folder: Path, rank: int, size: int, rounds: list[Trajectory]
@@ -351,7 +351,7 @@ def test_observation_statistics_are_those_of_all_learners(tmp_path: Path) -> Non
         normalizer = Normalizer((1, 2, 2))
         for part in (seen[group.rank], seen[-1 - group.rank]):
             networks.update_normalizers(normalizer, part, means=group.means)
-        networks.update_normalizers(normalizer, seen[-1], means=group.means)  # nobody has any
+        networks.update_normalizers(normalizer, seen[-1], means=group.means)  # no rank has rows
         return toys.weights(normalizer)
 
     alone = Normalizer((1, 2, 2))

@@ -1,4 +1,4 @@
-"""The learner, without a cluster: batches, steps, rates, units, and what a checkpoint keeps."""
+"""The learner, without a cluster: batches, steps, learning rates, value scales, checkpoints."""
 
 import copy
 import dataclasses
@@ -44,7 +44,7 @@ def learner(config: Common = CONFIG, model: nn.Module | None = None) -> Learner[
     return Learner(config, model or toys.network(), ACTIONS)
 
 
-def remembering() -> nn.Module:
+def recurrent() -> nn.Module:
     torch.manual_seed(0)
     return networks.RecurrentMLP((2,), 2, units=5)
 
@@ -57,7 +57,7 @@ def update_impala(learns: Learner[Any], trajectory: Trajectory, progress: float)
     return impala.update(learns, impala.ReplayBuffer(learns.config), trajectory, progress)
 
 
-@pytest.mark.parametrize("make", [lambda: toys.network(2), remembering], ids=["rows", "memory"])
+@pytest.mark.parametrize("make", [lambda: toys.network(2), recurrent], ids=["rows", "memory"])
 @pytest.mark.parametrize("normalize_advantage", [False, True], ids=["plain", "normalized"])
 @pytest.mark.parametrize(
     ("module", "update"), [(ppo, ppo.update), (impala, update_impala), (appo, appo.update)]
@@ -97,7 +97,7 @@ def test_clipped_share_counts_valid_rewards_only() -> None:
 
 
 def test_the_fraction_of_clipped_rewards_is_a_metric() -> None:
-    # Episodes of three steps give 10, 20 and 30; the row after is no experience.
+    # Episodes of three steps have rewards of 10, 20 and 30; the row after them is a reset.
     config = dataclasses.replace(CONFIG, env=toys.Counting, reward_clip=10.0)
     learns = learner(config, toys.network(1))
     metrics = a2c.update(learns, played(config, toys.network(1), rollout_steps=8), 0)
@@ -110,8 +110,8 @@ def test_the_fraction_of_clipped_rewards_is_a_metric() -> None:
 def test_unroll_returns_the_current_policy_and_values() -> None:
     trajectory = played()
     learns = learner(model=toys.network(seed=9))
-    said, value = learns.unroll(to_device(learns, trajectory))
-    log_prob = ACTIONS.log_prob(said[:-1], torch.from_numpy(trajectory.action))
+    unrolled, value = learns.unroll(to_device(learns, trajectory))
+    log_prob = ACTIONS.log_prob(unrolled[:-1], torch.from_numpy(trajectory.action))
     policy, want = learns.model(torch.from_numpy(trajectory.obs).flatten(0, 1))
     torch.testing.assert_close(value, want.view(7, 4))
     taken = policy.log_softmax(-1).view(7, 4, 2)[:-1]
@@ -275,11 +275,11 @@ def test_the_random_state_of_the_gpu_is_saved(monkeypatch: pytest.MonkeyPatch) -
     assert stream["state"].item() == 7
 
 
-# --- rates and units ------------------------------------------------------------------------------
+# --- learning rates and value scales --------------------------------------------------------------
 
 
 def test_a_steered_rate_ignores_the_schedule_and_changes_with_the_next_update() -> None:
-    learns = learner(ppo.Config(target_kl=1000.0))  # nothing moves so far
+    learns = learner(ppo.Config(target_kl=1000.0))  # no update moves so far
     first = ppo.update(learns, played(), 0.5)
     second = ppo.update(learns, played(), 0.5)
     assert first["train/learning_rate"] == 1e-3
@@ -296,23 +296,13 @@ def test_a_steered_rate_is_resumed_unless_another_is_given() -> None:
         assert again.learning_rate.value == pytest.approx(goes_on_at)
 
 
-@pytest.mark.parametrize("name", ["a2c", "a3c", "n_step_q"])
-def test_algorithms_of_one_step_have_no_target_kl(name: str) -> None:
-    with pytest.raises(TrainingError, match="there is no field 'target_kl'"):
-        algorithms.named(name).Config(target_kl=0.01)
-
-
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("ppo", {"epochs": 1, "minibatches": 1}),
-        ("impala", {"epochs": 1, "minibatches": 1}),
-        ("ga3c", {"epochs": 1, "minibatches": 1}),
-    ],
-)
-def test_target_kl_is_refused_if_an_update_is_one_step(name: str, given: dict[str, int]) -> None:
-    with pytest.raises(TrainingError, match="set target_kl to 0"):
-        algorithms.named(name).Config(target_kl=0.01, **given)
+def test_target_kl_is_refused_if_an_update_is_one_step() -> None:
+    for name in ("a2c", "a3c", "n_step_q"):
+        with pytest.raises(TrainingError, match="there is no field 'target_kl'"):
+            algorithms.named(name).Config(target_kl=0.01)
+    for name in ("ppo", "impala", "appo", "ga3c"):
+        with pytest.raises(TrainingError, match="set target_kl to 0"):
+            algorithms.named(name).Config(target_kl=0.01, epochs=1, minibatches=1)
 
 
 def test_a_batch_has_valid_rows_only() -> None:
@@ -320,7 +310,7 @@ def test_a_batch_has_valid_rows_only() -> None:
     trajectory = played(model=learns.model, env=toys.Counting)
     batch = gae_batch(learns, trajectory, normalize_advantage=False)
     assert len(batch.obs) == trajectory.valid.sum() < trajectory.valid.size
-    assert 3.0 not in batch.obs  # the observation that a Counting episode ends with
+    assert 3.0 not in batch.obs  # the last observation of a Counting episode
     assert all(len(part) == len(batch.obs) for part in batch.transitions)
 
 
@@ -389,7 +379,7 @@ def test_normalized_values_are_denormalized_for_returns() -> None:
 
 
 def update(template: Any, learns: Learner[Any], trajectory: Trajectory) -> dict[str, float]:
-    """An algorithm's update at the beginning of its schedule; returns its metrics."""
+    """Call an algorithm's update at the beginning of its schedule; return its metrics."""
     if template is impala:
         return impala.update(learns, impala.ReplayBuffer(learns.config), trajectory, 0)
     if template is not ga3c:
@@ -416,7 +406,7 @@ def test_learning_does_not_depend_on_the_scale_of_rewards(template: Any) -> None
         torch.testing.assert_close(other, updated[0], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("is_asked_for", [False, True])
+@pytest.mark.parametrize("normalizes", [False, True])
 @pytest.mark.parametrize(
     ("template", "fields"),
     [
@@ -430,7 +420,7 @@ def test_learning_does_not_depend_on_the_scale_of_rewards(template: Any) -> None
     ],
 )
 def test_every_algorithm_normalizes_advantages_if_asked_to(
-    template: Any, fields: dict[str, Any], is_asked_for: bool, monkeypatch: pytest.MonkeyPatch
+    template: Any, fields: dict[str, Any], normalizes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advantages: list[torch.Tensor] = []
     forward = Learner.forward
@@ -441,7 +431,7 @@ def test_every_algorithm_normalizes_advantages_if_asked_to(
 
     monkeypatch.setattr(Learner, "forward", spy)
     config = template.Config(
-        env=toys.Guess, envs_per_actor=4, random_start=0, normalize_advantage=is_asked_for, **fields
+        env=toys.Guess, envs_per_actor=4, random_start=0, normalize_advantage=normalizes, **fields
     )
     if template is a3c:
         works = a3c.make_work(config, toys.network(), 5)
@@ -451,7 +441,7 @@ def test_every_algorithm_normalizes_advantages_if_asked_to(
 
     deviation, mean = torch.std_mean(torch.cat(advantages), correction=0)
     moments = [deviation.item(), mean.item()]
-    assert (moments == pytest.approx([1, 0], abs=1e-4)) == is_asked_for
+    assert (moments == pytest.approx([1, 0], abs=1e-4)) == normalizes
 
 
 @pytest.mark.parametrize(
@@ -465,7 +455,7 @@ def test_staleness_does_not_affect_the_kl_that_steers_the_rate(
         env=toys.Guess, envs_per_actor=4, learning_rate=0.0, target_kl=0.01, **fields
     )
     learns = learner(config, toys.network(seed=9))
-    learns.version = 1  # what acted is of version 0, and another network
+    learns.version = 1  # the trajectory is of version 0, from another network
     nn.init.normal_(learns.model.get_parameter("policy.weight"))
     trajectory = played(config)
     rows = gae_batch(learns, trajectory, normalize_advantage=False).transitions
@@ -480,8 +470,8 @@ def test_explained_variance_compares_values_with_targets() -> None:
     target[rollout.valid] = torch.arange(float(rollout.valid.sum()))
     rollout = rollout._replace(value=torch.zeros_like(rollout.value))
     shares = []
-    for known in (target + 5, target / 2):  # all but a constant, and half of each
-        rollout.value[:-1] = known
+    for value in (target + 5, target / 2):  # wrong by a constant, and by half
+        rollout.value[:-1] = value
         make_batch(learns, rollout, Targets(target, target))
         shares.append(learns.explained_variance)
         learns.explained_variance = None
@@ -522,7 +512,7 @@ def test_the_end_rate_never_exceeds_the_start_unless_given(
 )
 def test_the_rate_is_steered_towards_target_kl(moved: float, value: float) -> None:
     rate = LearningRate(3e-4, 1e-4, target_kl=0.01)
-    rate.anneal(1.0)  # is for a rate that is not steered
+    rate.anneal(1.0)  # has no effect on a steered rate
     rate.steer(moved)
     assert rate.value == pytest.approx(value)
 
@@ -539,7 +529,7 @@ def test_the_steered_rate_has_bounds() -> None:
 
 @pytest.mark.parametrize("name", ["ppo", "impala", "appo", "ga3c"])
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "text"),
     [
         ({}, "0.001, steered by target_kl=0.01, from 1e-05 to 0.004"),
         ({"learning_rate": 1e-4}, "0.0001"),
@@ -551,17 +541,17 @@ def test_the_steered_rate_has_bounds() -> None:
     ids=str,
 )  # fmt: skip
 def test_a_given_rate_is_steered_only_with_a_given_target_kl(
-    name: str, given: dict[str, Any], told: str
+    name: str, given: dict[str, Any], text: str
 ) -> None:
     rate = LearningRate.of(algorithms.named(name).Config(**given))
-    assert str(rate) == told
+    assert str(rate) == text
     rate.steer(0.0)
-    assert (rate.value > rate.start) == ("steered" in told)
+    assert (rate.value > rate.start) == ("steered" in text)
 
 
 @pytest.mark.parametrize("name", ["dqn", "c51", "rainbow", "a2c", "a3c", "n_step_q", "sac", "td3"])
 def test_a_low_given_rate_does_not_rise(name: str) -> None:
-    # 16 environments, for which rates are given.
+    # With 16 environments, a2c does not scale its rate.
     rate = LearningRate.of(algorithms.named(name).Config(learning_rate=1e-5, actors=1))
     assert rate.end == rate.start == 1e-5
 

@@ -1,4 +1,4 @@
-"""Target networks: copied at intervals, or moved a little in each update."""
+"""Target networks: copied at intervals, or Polyak-averaged in each update."""
 
 import torch
 
