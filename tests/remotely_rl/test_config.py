@@ -1,4 +1,4 @@
-"""Settings of runs: fields, help texts, and errors for mistakes."""
+"""What a run can be told, and what is said of a mistake."""
 
 import contextlib
 import copy
@@ -42,7 +42,9 @@ CONFIGS: list[type[Common]] = [
 
 
 @pytest.mark.parametrize("kind", CONFIGS, ids=lambda kind: kind.__module__.rsplit(".")[-1])
-def test_every_field_has_a_type_prose_and_a_default_within_bounds(kind: type[Common]) -> None:
+def test_every_field_has_a_type_a_line_of_prose_and_a_default_within_its_bounds(
+    kind: type[Common],
+) -> None:
     found = settings.settings(kind)
     assert [setting.name for setting in found] == [field.name for field in dataclasses.fields(kind)]
     for setting in found:
@@ -52,14 +54,14 @@ def test_every_field_has_a_type_prose_and_a_default_within_bounds(kind: type[Com
     kind()  # checks the defaults
 
 
-def test_every_field_in_a_help_group_exists() -> None:
+def test_every_field_in_a_group_of_the_help_is_a_field_of_some_algorithm() -> None:
     fields = {field.name for kind in CONFIGS for field in dataclasses.fields(kind)}
     grouped = [name for names in GROUPS.values() for name in names]
     assert set(grouped) <= fields
     assert len(grouped) == len(set(grouped))
 
 
-def test_an_unknown_field_is_refused_with_the_closest() -> None:
+def test_an_unknown_field_is_answered_with_the_nearest_known() -> None:
     with pytest.raises(TrainingError, match="no field 'gama', did you mean 'gamma'"):
         ppo.Config(gama=0.9)  # type: ignore[call-arg]
     with pytest.raises(TrainingError, match="no field 'minibatch', did you mean 'minibatches'"):
@@ -82,7 +84,7 @@ def test_an_unknown_field_is_refused_with_the_closest() -> None:
         (sac.Config, "hidden_units", "'hidden'"),
     ],
 )
-def test_another_librarys_field_is_refused_with_the_name_here(
+def test_a_field_of_another_library_is_answered_with_what_it_is_here(
     kind: type[Common], name: str, meant: str
 ) -> None:
     given: dict[str, Any] = {name: 1}
@@ -100,12 +102,14 @@ def test_another_librarys_field_is_refused_with_the_name_here(
         ("init", "write remotely.connect()"),
     ],
 )
-def test_an_unknown_name_of_the_package_is_refused_with_a_hint(name: str, said: str) -> None:
+def test_the_package_says_what_to_write_for_a_name_that_it_does_not_have(
+    name: str, said: str
+) -> None:
     with pytest.raises(AttributeError, match=re.escape(f"remotely_rl has no {name!r}; {said}")):
         getattr(remotely_rl, name)
 
 
-def test_dir_lists_all_public_names() -> None:
+def test_all_names_are_there_for_completion() -> None:
     assert set(remotely_rl.__all__) <= set(dir(remotely_rl))
 
 
@@ -131,30 +135,31 @@ def test_every_name_in_the_table_of_other_libraries_is_a_field() -> None:
         (sac.Config(prioritized_beta=0.5),
          "prioritized_beta=0.5 has no effect: prioritized_alpha is 0"),
         (sac.Config(prioritized_alpha=0.5, prioritized_beta=0.5), ""),
-        (sac.Config(sticky_actions=0.25), "sticky_actions=0.25 has no effect: env is not an Atari game"),
+        (sac.Config(sticky_actions=0.25),
+         "sticky_actions=0.25 has no effect: env is not an Atari game"),
         (a3c.Config(env="CartPole-v1", random_start=0, rollout_steps=5, entropy_coef=0.01,
                     optimizer="adam", rmsprop_decay=0.9),
          "rmsprop_decay=0.9 has no effect: the optimizer is adam"),
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )  # fmt: skip
-def test_remarks_list_settings_without_effect_and_differences_from_the_paper(
+def test_settings_that_do_nothing_are_told_and_what_the_form_of_the_paper_has(
     given: Common, said: str
 ) -> None:
     assert "\n".join(given.remarks()) == said
 
 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_the_papers_settings_are_valid_and_have_no_remark(name: str) -> None:
+def test_the_form_of_its_paper_can_be_asked_for(name: str) -> None:
     kind = algorithms.named(name).Config
     assert kind().unused().keys() <= {field.name for field in dataclasses.fields(kind)}
     config = kind(**kind.paper)
     assert not any("paper" in said for said in config.remarks())
-    if hasattr(kind, "target_kl"):  # a given learning rate makes it 0
+    if hasattr(kind, "target_kl"):  # which is 0 then
         assert not any("target-kl" in said for said in kind(learning_rate=1e-4).remarks())
 
 
-def test_numbers_are_converted_to_the_type_of_the_field() -> None:
+def test_a_whole_number_is_one_whatever_it_comes_in() -> None:
     numbers: dict[str, Any] = {
         "total_steps": 1e6, "actors": np.int64(2), "anneal_steps": 2e3, "gamma": np.float32(0.5),
     }  # fmt: skip
@@ -183,7 +188,7 @@ def test_numbers_are_converted_to_the_type_of_the_field() -> None:
         ({"seed": [1]}, r"seed must be a number, not \[1\]"),
     ],
 )
-def test_invalid_values_are_refused_with_the_valid_ones(given: dict[str, Any], said: str) -> None:
+def test_a_number_that_makes_no_sense_is_told_what_would(given: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         ppo.Config(**given)
     with pytest.raises(TrainingError, match=said):
@@ -194,16 +199,17 @@ def test_invalid_values_are_refused_with_the_valid_ones(given: dict[str, Any], s
     ("given", "said"),
     [
         ({"rho_bar": 0.5}, r"rho_bar \(0.5\) must be at least c_bar \(1.0\)"),
+        ({"max_staleness": -1}, "max_staleness must be at least 0, not -1"),
         ({"max_staleness": "few"}, "max_staleness must be a number, not 'few'"),
         ({"actors": -1}, "actors must be at least 0, not -1"),
     ],
 )
-def test_an_algorithms_own_fields_are_checked(given: dict[str, Any], said: str) -> None:
+def test_an_algorithm_checks_its_own_fields_too(given: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         impala.Config(**given)
 
 
-def test_bounds_are_inclusive_and_none_is_allowed_where_declared() -> None:
+def test_the_bounds_themselves_are_allowed_and_so_is_none_where_it_means_something() -> None:
     assert ppo.Config(gamma=1.0, random_start=0, actors=1, total_steps=0).gamma == 1.0
     assert Common(target=None).target is None
     assert Common(target=-21.0).target == -21.0
@@ -211,10 +217,15 @@ def test_bounds_are_inclusive_and_none_is_allowed_where_declared() -> None:
     assert impala.Config(max_staleness=0).max_staleness == 0
 
 
-def test_a_config_can_be_copied_and_pickled() -> None:
+def test_a_config_is_the_same_after_a_copy_and_a_journey() -> None:
     config = ppo.Config(env="CartPole-v1", clip_range=0.1)
     assert copy.deepcopy(config) == config
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_a_range_says_what_it_allows() -> None:
+    assert str(Range(1)) == "at least 1"
+    assert str(Range(0, 0.5)) == "from 0 to 0.5"
 
 
 @pytest.mark.parametrize(
@@ -222,17 +233,17 @@ def test_a_config_can_be_copied_and_pickled() -> None:
     [
         ({"total_steps": 1000}, [0, 0.25, 1, 1]),
         ({"minutes": 10}, [0, 0.1, 0.2, 1]),
-        ({"total_steps": 2000, "minutes": 10}, [0, 0.125, 0.5, 1]),  # the limit reached first
+        ({"total_steps": 2000, "minutes": 10}, [0, 0.125, 0.5, 1]),  # which ends it first
         ({"total_steps": 5000, "minutes": 10}, [0, 0.1, 0.2, 1]),
         ({"anneal_steps": 500}, [0, 0.5, 1, 1]),
         ({"anneal_steps": 0.5, "total_steps": 1000}, [0, 0.5, 1, 1]),
         ({"anneal_steps": 1, "total_steps": 1000}, [0, 1, 1, 1]),
         ({"anneal_steps": 10_000, "total_steps": 1000, "minutes": 1}, [0, 0.025, 0.1, 0.5]),
-        ({"target": 18.0}, [0, 0.00025, 0.001, 0.005]),  # the default horizon
+        ({"target": 18.0}, [0, 0.00025, 0.001, 0.005]),  # nobody knows how long that takes
     ],
     ids=str,
 )
-def test_progress_follows_the_run_or_anneal_steps(
+def test_a_schedule_is_as_long_as_the_run_or_as_it_is_told(
     given: dict[str, Any], progress: list[float]
 ) -> None:
     config = ppo.Config(**given)
@@ -249,12 +260,12 @@ def test_progress_follows_the_run_or_anneal_steps(
         ({"anneal_steps": 0.5}, "anneal_steps=0.5 is a fraction of total_steps, which is 0"),
     ],
 )
-def test_invalid_schedule_lengths_are_refused(given: dict[str, Any], said: str) -> None:
+def test_a_schedule_without_a_length_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         dqn.Config(**given)
 
 
-def test_explore_steps_may_be_a_fraction_of_the_run() -> None:
+def test_exploration_lasts_for_a_fraction_of_the_run() -> None:
     config = dqn.Config(total_steps=10_000, explore_steps=0.2, learn_from=100, epsilon=0.0)
     assert config.epsilons_at(1_100).tolist() == pytest.approx([0.5] * config.envs_per_actor)
     steps = dqn.Config(explore_steps=1e6).explore_steps
@@ -272,7 +283,7 @@ def test_explore_steps_may_be_a_fraction_of_the_run() -> None:
     ],
     ids=lambda given: given if isinstance(given, str) else given.__module__.rsplit(".")[-1],
 )
-def test_the_help_names_the_schedule_length_of_unlimited_runs(
+def test_the_schedule_of_a_run_without_an_end_has_the_length_that_its_prose_names(
     kind: type[Common], horizon: str
 ) -> None:
     (prose,) = [one.prose for one in settings.settings(kind) if one.name == "anneal_steps"]
@@ -280,18 +291,16 @@ def test_the_help_names_the_schedule_length_of_unlimited_runs(
     assert kind().progress(int(horizon.replace(",", "")) // 4, seconds=1e9) == 0.25
 
 
-def test_atari_fields_set_its_preprocessing() -> None:
+def test_the_fields_of_atari_become_its_preprocessing() -> None:
     atari = Common(image_size=84, sticky_actions=0.25, life_loss_is_terminal=True).atari
     assert (atari.image_size, atari.sticky_actions, atari.life_loss_is_terminal) == (84, 0.25, True)
 
 
-def test_device_auto_uses_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_of(ppo.Config(device="cpu")) == device_of(a3c.Config()) == torch.device("cpu")
     for there, kind in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert device_of(ppo.Config()).type == kind
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert device_named("cuda:1") == torch.device("cuda", 1)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +315,7 @@ def test_device_auto_uses_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch)
         ("cuda:7", 2, "sees 2 GPUs;"),
     ],
 )
-def test_a_missing_device_is_refused_with_the_available_ones(
+def test_a_device_that_is_not_there_is_told_what_is(
     monkeypatch: pytest.MonkeyPatch, name: str, count: int, said: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -314,8 +323,13 @@ def test_a_missing_device_is_refused_with_the_available_ones(
         device_named(name)
 
 
+def test_a_gpu_that_is_there_is_taken_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert device_named("cuda:1") == torch.device("cuda", 1)
+
+
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_an_algorithm_without_learners_says_why(name: str) -> None:
+def test_several_learners_are_a_field_or_it_is_said_why_not_and_who_can(name: str) -> None:
     kind = algorithms.named(name).Config
     if name in ("a2c", "ppo", "appo", "dqn", "c51", "qr_dqn", "rainbow"):
         assert kind(learners=2).processes == 2 * kind().actors + 1
@@ -326,7 +340,7 @@ def test_an_algorithm_without_learners_says_why(name: str) -> None:
         kind(learners=2)
 
 
-def test_a_subclass_with_another_default_keeps_prose_and_bounds() -> None:
+def test_another_default_without_prose_keeps_the_prose_and_the_bounds() -> None:
     @dataclasses.dataclass(frozen=True)
     class Mine(ppo.Config):
         gamma: float = 0.9
@@ -340,7 +354,7 @@ def test_a_subclass_with_another_default_keeps_prose_and_bounds() -> None:
         Mine(gamma=2.0)
 
 
-def test_unpickling_a_config_registers_its_environment() -> None:
+def test_a_config_makes_the_id_of_its_environment_known_wherever_it_arrives() -> None:
     gymnasium.register("OfTheScript-v1", "tests.remotely_rl.toys:Counting")
     sent = pickle.dumps(Common(env="OfTheScript-v1"))
     del gymnasium.registry["OfTheScript-v1"]

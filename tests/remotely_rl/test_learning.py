@@ -1,4 +1,4 @@
-"""Learning tests of all algorithms, with real actors."""
+"""That agents learn, through real actors."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ IN_ROUNDS = ("a2c", "ppo", "dqn", "c51", "qr_dqn", "rainbow", "sac", "td3")
 @pytest.mark.timeout(360)
 @pytest.mark.usefixtures("embedded")
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_every_algorithm_solves_cartpole_or_pendulum(name: str, tmp_path: Path) -> None:
+def test_a_pole_is_balanced_or_a_pendulum(name: str, tmp_path: Path) -> None:
     algorithm = algorithms.named(name)
     env, target = ("Pendulum-v1", -200.0) if name in ("sac", "td3") else ("CartPole-v1", 475.0)
     more = {"value_bound": 100.0} if name in ("c51", "rainbow") else {}
@@ -26,7 +26,7 @@ def test_every_algorithm_solves_cartpole_or_pendulum(name: str, tmp_path: Path) 
     assert (tmp_path / "run" / "curve.png").exists()
     rows = metrics.read(tmp_path / "run" / "metrics.csv")
     stale = max(row["train/staleness_max"] for row in rows if row["train/staleness_max"] >= 0)
-    assert (stale == 0) == (name in IN_ROUNDS)  # the others are off-policy
+    assert (stale == 0) == (name in IN_ROUNDS)  # the others are off-policy, then
 
 
 @pytest.mark.learning
@@ -35,7 +35,7 @@ def test_every_algorithm_solves_cartpole_or_pendulum(name: str, tmp_path: Path) 
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("env", memory_toys.TARGETS)
 @pytest.mark.parametrize("name", memory_toys.TEMPLATES)
-def test_recurrent_policies_remember_hidden_state(name: str, env: Any, seed: int, tmp_path: Path) -> None:
-    # In one process, so that the steps of a seed do not depend on the machine's load.
+def test_what_is_out_of_sight_is_remembered(name: str, env: Any, seed: int, tmp_path: Path) -> None:
+    # In one process, so that a seed takes as many steps whatever else the machine does.
     result = memory_toys.train(name, env, seed, tmp_path / "run")
     assert "is reached" in result.ended, result
