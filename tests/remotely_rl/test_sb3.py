@@ -1,6 +1,6 @@
-"""The adapter for Stable-Baselines3 matches its own vector environments.
+"""The adapter gives Stable-Baselines3 the rows that its own vector environments give.
 
-Stable-Baselines3 is not a dependency; without it, only the message is tested.
+Stable-Baselines3 is no dependency; where it is not installed, only the message is tested.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ def test_without_stable_baselines3_it_says_what_to_install() -> None:
 
 @with_sb3
 @pytest.mark.usefixtures("embedded")
-def test_steps_match_those_of_a_dummy_vec_env() -> None:
+def test_its_rows_are_those_of_a_dummy_vec_env() -> None:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
 
@@ -68,7 +68,7 @@ class Struck(Numbered):
 
 @with_sb3
 @pytest.mark.usefixtures("embedded")
-def test_a_crash_truncates_the_episode_at_the_last_observation() -> None:
+def test_an_episode_that_a_crash_has_cut_is_truncated_at_the_last_observation() -> None:
     from remotely_rl.sb3 import VecEnv
 
     envs = VecEnv([Struck] * 3, say=lambda text: None, monitor=False)
