@@ -139,7 +139,7 @@ class Config(Common):
                 " parameters while the others go on from the old ones"
             )
         if self.atoms > 1 and self.value_bound == 0:
-            raise TrainingError("value_bound must be above 0, or all atoms are the same")
+            raise TrainingError("value_bound must be more than 0, or all atoms are the same")
         if self.atoms > 1 and self.quantiles > 1:
             raise TrainingError(
                 f"atoms ({self.atoms}) and quantiles ({self.quantiles}) are two forms of a"

@@ -105,7 +105,7 @@ class Config(Common):
     def check_run(self) -> None:
         replaying.check_sizes(self, self.n_step)
         if self.initial_temperature == 0:
-            raise TrainingError("initial_temperature must be above 0: its logarithm is learnt")
+            raise TrainingError("initial_temperature must be more than 0: its logarithm is learnt")
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions

@@ -409,7 +409,7 @@ def test_the_number_of_updates_follows_the_replay_ratio(tmp_path: Path) -> None:
             {"envs_per_actor": 150, "n_step": 5},
             r"leaves 6 steps to each of 300 environments, which need 9 at least",
         ),
-        ({"atoms": 51, "value_bound": 0.0}, "value_bound must be above 0"),
+        ({"atoms": 51, "value_bound": 0.0}, "value_bound must be more than 0"),
         ({"atoms": 51, "quantiles": 9}, r"atoms \(51\) and quantiles \(9\) are two forms"),
         ({"replay_ratio": 0.0}, "replay_ratio must be more than 0"),
         ({"rate_rule": "squrt"}, "rate_rule must be none, .*'squrt', did you mean 'sqrt'"),
@@ -424,10 +424,13 @@ def test_invalid_settings_environments_and_models_are_refused(
 
 
 @pytest.mark.usefixtures("local")
-def test_recurrent_models_and_several_choices_are_refused(tmp_path: Path) -> None:
+def test_a_model_with_a_memory_is_refused_with_what_would_train_it(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no recurrent state; to train a model with a memory"):
         dqn.train(CONFIG, toys.with_a_memory, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_several_choices_at_once_are_refused() -> None:
     with pytest.raises(TrainingError, match="for several choices at once use ppo"):
         CONFIG.make_model(None, SPEC, MultiDiscrete((2, 3), (0, 0)))
 

@@ -214,7 +214,7 @@ class WithAButton(toys.Aim):
         ({"env": WithAButton}, None, "for discrete and continuous actions together ppo"),
         ({"env": Unbounded}, None, r"from \[-2.0\] to \[inf\]: give the Box .* finite bounds"),
         ({}, toys.with_a_memory, "no recurrent state; to train a model with a memory use a2c"),
-        ({"initial_temperature": 0.0}, None, "initial_temperature must be above 0"),
+        ({"initial_temperature": 0.0}, None, "initial_temperature must be more than 0"),
     ],
 )
 def test_invalid_settings_environments_and_models_are_refused(
