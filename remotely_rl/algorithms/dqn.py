@@ -177,7 +177,7 @@ class Config(Common):
     def n_step_at(self, updates: int) -> int:
         """Return the number of rewards in a target, after this many updates."""
         start = self.n_step_start or self.n_step
-        return round(annealed(start, self.n_step, self.recovery_at(updates)))
+        return round(geometric(start, self.n_step, self.recovery_at(updates)))
 
     def gamma_at(self, updates: int) -> float:
         """Return the discount of targets, after this many updates."""
@@ -412,11 +412,11 @@ def shrink_and_perturb(model: nn.Module, initial: nn.Module) -> None:
             parameter.mul_(kept).add_(start, alpha=1 - kept)
 
 
-def annealed(start: float, end: float, done: float) -> float:
+def geometric(start: float, end: float, done: float) -> float:
     """Interpolate geometrically from `start` to `end` as `done` goes from 0 to 1."""
     return start * math.exp(done * math.log(end / start))
 
 
 def annealed_gamma(start: float, end: float, done: float) -> float:
     """Interpolate a discount, whose horizon 1 / (1 - gamma) grows geometrically."""
-    return 1 - annealed(1 - start, 1 - end, done) if end < 1 else end
+    return 1 - geometric(1 - start, 1 - end, done) if end < 1 else end

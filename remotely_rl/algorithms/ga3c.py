@@ -63,13 +63,7 @@ from remotely_rl.functions import losses
 from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.learning import inference_server, threads
 from remotely_rl.learning.inference_server import Prediction, Record, RemoteLearner, Server
-from remotely_rl.learning.learner import (
-    Learner,
-    Losses,
-    actor_critic_losses,
-    annealed,
-    gae_batch,
-)
+from remotely_rl.learning.learner import Learner, Losses, actor_critic_losses, annealed, gae_batch
 from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.supervision import CrashReport, failures
@@ -346,12 +340,10 @@ def _agents(session: Session[Config], config: Config, server: Server) -> Sampler
 
 
 def _tuner(config: Config) -> "Tuner":
-    counts = {
-        "agents": config.actors, "predictors": config.predictors, "trainers": config.trainers
-    }  # fmt: skip
     cores = threads.cores()
     limits = {"agents": config.most, "predictors": cores, "trainers": cores}
-    return Tuner(counts, limits, config.seed)
+    counts = (config.actors, config.predictors, config.trainers)
+    return Tuner(dict(zip(limits, counts, strict=True)), limits, config.seed)
 
 
 class Tuner:

@@ -45,13 +45,7 @@ from remotely_rl.acting.actor import AS_MADE, EnvAttributes, Parameters
 from remotely_rl.config import Common, device_of, rate_factor, target_kl_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
-from remotely_rl.experience.batch import (
-    Batch,
-    DeviceTrajectory,
-    RecurrentInput,
-    Transitions,
-    full,
-)
+from remotely_rl.experience.batch import Batch, DeviceTrajectory, RecurrentInput, Transitions, full
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
 from remotely_rl.functions.returns import Targets
@@ -635,24 +629,16 @@ def make_batch(
     return Batch(obs, Transitions(*(part[valid] for part in transitions)))
 
 
-def gae_batch(
-    learner: Learner[Any],
-    trajectory: Trajectory,
-    *,
-    normalize_advantage: bool,
-) -> Batch:
+def gae_batch(learner: Learner[Any], trajectory: Trajectory, *, normalize_advantage: bool) -> Batch:
     """Make a batch with GAE, from the values that the actors predicted.
 
     It suits the behaviour policy, or one hardly newer.
     """
     rollout = to_device(learner, trajectory)
     targets = returns.gae(
-        rollout.reward,
-        rollout.discount,
-        rollout.value,
-        valid=rollout.valid,
-        gae_lambda=learner.config.gae_lambda,
-    )
+        rollout.reward, rollout.discount, rollout.value,
+        valid=rollout.valid, gae_lambda=learner.config.gae_lambda,
+    )  # fmt: skip
     # To steer the learning rate, KL is measured from the policy before the update.
     steers = learner.learning_rate.target_kl and learner.is_newer_than(trajectory)
     start = learner.log_prob(rollout) if steers else None

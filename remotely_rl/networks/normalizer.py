@@ -46,7 +46,7 @@ class _Cached(NamedTuple):
     """The scale and shift of observations, and the key for which they hold."""
 
     mean: Tensor
-    of: object
+    key: object
     affine: tuple[Tensor, Tensor]
 
 
@@ -92,12 +92,12 @@ class Normalizer(nn.Module):
         is_recorded = obs.is_cuda and torch.cuda.is_current_stream_capturing()
         if is_recorded or torch.compiler.is_compiling():
             return self._compute_affine(obs)
-        of = (self.mean._version, self.variance._version, obs.dtype, obs.dim())
+        key = (self.mean._version, self.variance._version, obs.dtype, obs.dim())
         cached = self._cached
-        if cached is None or cached.mean is not self.mean or cached.of != of:
+        if cached is None or cached.mean is not self.mean or cached.key != key:
             # Outside of inference mode, whose tensors cannot be used elsewhere.
             with torch.inference_mode(False), torch.no_grad():
-                cached = self._cached = _Cached(self.mean, of, self._compute_affine(obs))
+                cached = self._cached = _Cached(self.mean, key, self._compute_affine(obs))
         return cached.affine
 
     def _compute_affine(self, obs: Tensor) -> tuple[Tensor, Tensor]:
