@@ -105,18 +105,18 @@ class Config(Common):
         super().__post_init__()
         check_steering(self)
 
-    def comes_to(self, name: str) -> Any:
+    def resolved(self, name: str) -> Any:
         if name == "rollout_steps" and self.rollout_steps is None:
             # Rounded to nearest: 15 actors with 16 environments each take 9 steps, 2,160 rows.
             return max(1, round(self.batch_rows / (self.actors * self.rows_per_actor)))
-        return super().comes_to(name)
+        return super().resolved(name)
 
     def unused(self) -> dict[str, str]:
         given = {} if self.rollout_steps is None else {"batch_rows": "rollout_steps is given"}
         return super().unused() | given
 
     def remarks(self, is_own_model: bool = False) -> list[str]:
-        steps, width = self.comes_to("rollout_steps"), self.actors * self.rows_per_actor
+        steps, width = self.resolved("rollout_steps"), self.actors * self.rows_per_actor
         rows = f"a round has {steps * width:,} rows: {steps:,} steps of {width:,} environments"
         return [rows, *super().remarks(is_own_model)]
 

@@ -20,7 +20,7 @@ from remotely_rl.config.common import (
     sampling_of,
     shares_store,
     target_kl_of,
-    waits_of,
+    resets_in_pause,
 )
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "sampling_of",
     "shares_store",
     "target_kl_of",
-    "waits_of",
+    "resets_in_pause",
 ]
 
 # The groups of fields in `remotely-rl train ALGORITHM --help`; all other fields are in Learning.

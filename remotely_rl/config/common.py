@@ -243,7 +243,7 @@ class Common:
             if name != "image_size" or is_atari(env)
         }
 
-    def comes_to(self, name: str) -> Any:
+    def resolved(self, name: str) -> Any:
         """Return the value of a field, computed if it depends on other fields."""
         return target_kl_of(self) if name == "target_kl" else getattr(self, name)
 
@@ -268,7 +268,7 @@ class Common:
         differences = [
             settings.option(name, value)
             for name, value in self.form_of_paper(self.env).items()
-            if self.comes_to(name) != value
+            if self.resolved(name) != value
         ]
         if differences:
             remarks.append(f"differs from the paper, which has {' '.join(differences)}")
@@ -320,7 +320,7 @@ class Common:
         """Return the plan, with this many threads to step ale-py's native games."""
         atari = dataclasses.replace(self.atari, threads=threads)
         return environments.plan(
-            self.env, atari, self.images, waits_of(self), self.env_kwargs, self._wrappers
+            self.env, atari, self.images, resets_in_pause(self), self.env_kwargs, self._wrappers
         )
 
     @property
@@ -409,7 +409,7 @@ def target_kl_of(config: Any) -> float:
     return given
 
 
-def waits_of(config: Any) -> bool:
+def resets_in_pause(config: Any) -> bool:
     """Return whether environments reset only in the pause of the next update."""
     return getattr(config, "resets", RESETS[0]) == RESETS[1]
 
