@@ -63,15 +63,6 @@ def test_the_entropy_bonus_favours_rarer_actions() -> None:
     assert by_hand < 0  # gradient descent makes the rarer action likelier
 
 
-def test_losses_are_means_over_rows() -> None:
-    policy, value = torch.randn(6, 2), torch.randn(6)
-    learnt = rows([0, 1, 1, 0, 1, 0], [1.0] * 6, [2.0] * 6, [-0.7] * 6)
-    twice = Transitions(*(part.repeat(2) for part in learnt))
-    once = a2c.compute_losses(policy, value, learnt, CONFIG, 0.01, COIN)
-    again = a2c.compute_losses(policy.repeat(2, 1), value.repeat(2), twice, CONFIG, 0.01, COIN)
-    torch.testing.assert_close(once, again)
-
-
 def test_targets_are_n_step_returns_from_the_actors_values() -> None:
     # With lambda 1 the target is the sum of rewards up to V of the last observation.
     model = toys.network(1)

@@ -139,19 +139,6 @@ def test_on_policy_one_epoch_is_the_update_of_a2c(gae_lambda: float) -> None:
         actor.set_param(ours.parameters())
 
 
-@pytest.mark.usefixtures("local")
-def test_one_actor_with_max_staleness_0_trains_as_a2c(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        PAPER, actors=1, batch_trajectories=1, max_staleness=0, total_steps=150, env=toys.Guess
-    )
-    impala.train(config, run=tmp_path / "impala")
-    a2c.train(toys.converted(config, a2c.Config, rate_rule="none"), run=tmp_path / "a2c")
-    pairs = list(zip(toys.kept(tmp_path / "impala"), toys.kept(tmp_path / "a2c"), strict=True))
-    for ours, theirs in pairs:
-        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
-    assert int(pairs[0][0]) >= 10  # updates
-
-
 def test_the_buffer_replays_earlier_batches_and_drops_the_oldest() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=2, replays=5)
     learns = learner(config)

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 
-import remotely
 from remotely_rl import a2c, dqn, networks, ppo, rainbow
 from remotely_rl.algorithms.dqn import QLearner
 from remotely_rl.environments.action_spaces import Discrete
@@ -270,44 +269,6 @@ def test_several_learners_match_one_learner_with_all_their_batches(
         assert of_rank[2] == pytest.approx(moments, rel=TINY)
         assert of_rank[3] == pytest.approx(metrics, rel=1e-9)
         assert torch.equal(of_rank[0], found[0][0])
-
-
-@remotely.remote_class
-class Process:
-    """A rank in its own process."""
-
-    def learns(
-        self, name: str, folder: Path, rank: int, size: int, rounds: list[Trajectory]
-    ) -> tuple[Any, ...]:
-        torch.set_default_dtype(torch.float64)
-        torch.set_num_threads(1)
-        weights, *rest = learns(name, AllReduce(folder, rank, size, CPU), rounds)
-        return weights.numpy(), *rest
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("double")
-@pytest.mark.parametrize(("name", "size"), [("A2C with gaps", 3), ("PPO with gaps", 2)])
-def test_several_learners_in_processes_match_one_learner(name: str, size: int, tmp_path: Path) -> None:
-    rounds = [
-        [played(10 * number + rank, 3 + rank, gaps=True) for number in range(3)]
-        for rank in range(size)
-    ]
-    joined = [stack(each) for each in zip(*rounds, strict=True)]
-    weights, rate, moments, _ = learns(name, None, joined)
-    ranks = [Process() for _ in range(size)]
-    calls = [
-        remotely.submit(process.learns, name, tmp_path, rank, size, rounds[rank])
-        for rank, process in enumerate(ranks)
-    ]
-    found = [call.result() for call in calls]
-    for process in ranks:
-        remotely.close(process)
-    for of_rank in found:
-        torch.testing.assert_close(torch.from_numpy(of_rank[0]), weights, rtol=0, atol=TINY)
-        assert of_rank[1] == pytest.approx(rate, rel=TINY)
-        assert of_rank[2] == pytest.approx(moments, rel=TINY)
-        assert (of_rank[0] == found[0][0]).all()
 
 
 @pytest.mark.usefixtures("double")
