@@ -32,7 +32,7 @@ PAPER = dataclasses.replace(
 COIN = Discrete(2)
 
 
-def learner(config: impala.Config = CONFIG, observations: int = 2) -> Learner[impala.Config]:
+def make_learner(config: impala.Config = CONFIG, observations: int = 2) -> Learner[impala.Config]:
     return Learner(config, toys.network(observations), COIN)
 
 
@@ -40,12 +40,12 @@ def played(of: Learner[Any], seed: int = 5, **changes: Any) -> Trajectory:
     return toys.actor(of.config, of.model, seed, **changes).sample().trajectory
 
 
-def v_trace_batch(learns: Learner[impala.Config], trajectory: Trajectory) -> Batch:
+def v_trace_batch(learner: Learner[impala.Config], trajectory: Trajectory) -> Batch:
     """The learner's V-trace batch of a trajectory."""
-    rollout = to_device(learns, trajectory)
+    rollout = to_device(learner, trajectory)
     with torch.no_grad():
-        policy, value = learns.unroll(rollout)
-    return impala.v_trace_batch(learns, rollout, policy, value)
+        policy, value = learner.unroll(rollout)
+    return impala.v_trace_batch(learner, rollout, policy, value)
 
 
 def stale(trajectory: Trajectory, by: float = 0.5) -> Trajectory:
@@ -56,14 +56,14 @@ def stale(trajectory: Trajectory, by: float = 0.5) -> Trajectory:
 @pytest.mark.parametrize("clip", [0.0, 0.9], ids=["the paper's", "within the bound"])
 def test_the_first_step_follows_the_papers_gradient(clip: float) -> None:
     config = dataclasses.replace(PAPER, clip_range=clip)
-    learns = learner(config)
-    trajectory = stale(played(learns))
-    batch = v_trace_batch(learns, trajectory)
-    policy, value, rows = batch.forward(learns.model)
+    learner = make_learner(config)
+    trajectory = stale(played(learner))
+    batch = v_trace_batch(learner, trajectory)
+    policy, value, rows = batch.forward(learner.model)
     parts = impala.compute_losses(policy, value, rows, config, 0.0, COIN)
 
     # Section 4.2, written out: rho_s grad log pi(a_s) (r_s + gamma v_{s+1} - V_s), with rho < 1.
-    logits, baseline = learns.model(torch.from_numpy(trajectory.obs).flatten(0, 1))
+    logits, baseline = learner.model(torch.from_numpy(trajectory.obs).flatten(0, 1))
     log_prob = logits.log_softmax(-1).view(7, 4, 2)[:-1]
     log_prob = log_prob.gather(-1, torch.from_numpy(trajectory.action)[..., None])[..., 0]
     target = returns.v_trace(
@@ -76,7 +76,7 @@ def test_the_first_step_follows_the_papers_gradient(clip: float) -> None:
     valid = torch.from_numpy(trajectory.valid)
     by_hand = -(log_prob * target.advantage)[valid].mean()
     error = 0.5 * (baseline.view(7, 4)[:-1] - target.value)[valid].square().mean()
-    weights = list(learns.model.parameters())
+    weights = list(learner.model.parameters())
     for ours, theirs in ((parts.policy, by_hand), (parts.value, error)):
         mine = torch.autograd.grad(ours, weights, allow_unused=True, retain_graph=True)
         other = torch.autograd.grad(theirs, weights, allow_unused=True, retain_graph=True)
@@ -101,11 +101,11 @@ def test_losses_with_and_without_a_clip_match_hand_worked_numbers() -> None:
 
 
 def test_v_trace_targets_are_those_of_the_current_network() -> None:
-    acted, learns = learner(PAPER), Learner(PAPER, toys.network(seed=9), COIN)
+    acted, learner = make_learner(PAPER), Learner(PAPER, toys.network(seed=9), COIN)
     trajectory = played(acted)
-    batch = v_trace_batch(learns, trajectory)
+    batch = v_trace_batch(learner, trajectory)
     with torch.no_grad():
-        policy, value = learns.model(batch.obs)
+        policy, value = learner.model(batch.obs)
     # In a one-step episode the target is rho (r - V) + V, with the current V.
     valid = torch.from_numpy(trajectory.valid)
     reward = torch.from_numpy(trajectory.reward)[valid]
@@ -141,9 +141,9 @@ def test_on_policy_one_epoch_is_the_update_of_a2c(gae_lambda: float) -> None:
 
 def test_the_buffer_replays_earlier_batches_and_drops_the_oldest() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=2, replays=5)
-    learns = learner(config)
+    learner = make_learner(config)
     buffer = impala.ReplayBuffer(config)
-    batches = [to_device(learns, played(learns, seed)) for seed in range(4)]
+    batches = [to_device(learner, played(learner, seed)) for seed in range(4)]
     drawn = [buffer.with_replays(batch, torch.Generator()) for batch in batches]
     assert [len(some) for some in drawn] == [1, 2, 3, 3]
     for now, some in enumerate(drawn):
@@ -157,16 +157,16 @@ def test_the_buffer_replays_earlier_batches_and_drops_the_oldest() -> None:
 
 def test_the_buffer_replays_at_most_replays_batches_and_none_twice() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=8, replays=3)
-    learns = learner(config)
+    learner = make_learner(config)
     buffer = impala.ReplayBuffer(config)
     for seed in range(10):
-        some = buffer.with_replays(to_device(learns, played(learns, seed)), learns.generator)
+        some = buffer.with_replays(to_device(learner, played(learner, seed)), learner.generator)
     assert len({id(batch) for batch in some}) == len(some) == 4
 
 
 def test_minibatches_of_replayed_updates_have_the_same_size() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=1, epochs=1)
-    learns = learner(config)
+    learner = make_learner(config)
     buffer = impala.ReplayBuffer(config)
     sizes: list[int] = []
     before = impala.compute_losses
@@ -178,32 +178,32 @@ def test_minibatches_of_replayed_updates_have_the_same_size() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(impala, "compute_losses", spy)
         for seed in range(2):
-            impala.update(learns, buffer, played(learns, seed), 0)
+            impala.update(learner, buffer, played(learner, seed), 0)
     assert sizes == [6, 6, 6, 6, 6, 6]  # 12 rows in 2 parts, then 24 in 4
 
 
 def test_replayed_batches_are_counted_into_the_statistics_once() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=3, replays=2, epochs=2, minibatches=2)
-    learns = learner(config)
+    learner = make_learner(config)
     buffer = impala.ReplayBuffer(config)
     counts = [0.0]
     for seed in range(4):
-        impala.update(learns, buffer, played(learns, seed), 0)
-        counts.append(float(learns.model.state_dict()["normalizer.count"]))
+        impala.update(learner, buffer, played(learner, seed), 0)
+        counts.append(float(learner.model.state_dict()["normalizer.count"]))
 
     assert np.diff(counts).tolist() == [2.0] * 4  # one in seven of 12 rows
 
 
 def test_the_papers_settings_learn_a_one_step_game() -> None:
-    learns = learner(PAPER)
-    actor = toys.actor(PAPER, learns.model, rollout_steps=16)
+    learner = make_learner(PAPER)
+    actor = toys.actor(PAPER, learner.model, rollout_steps=16)
     buffer = impala.ReplayBuffer(PAPER)
     scores: list[float] = []
     for _ in range(60):
         rollout = actor.sample()
         scores = [game.score for game in rollout.episodes]
-        impala.update(learns, buffer, rollout.trajectory, 0)
-        actor.set_param(learns.parameters())
+        impala.update(learner, buffer, rollout.trajectory, 0)
+        actor.set_param(learner.parameters())
     assert np.mean(scores) > 0.9
 
 

@@ -58,10 +58,10 @@ def test_targets_are_n_step_or_one_step_returns(
         CONFIG, env=toys.Counting, rollout_steps=3, gamma=0.5, reward_clip=0.0,
         gae_lambda=gae_lambda,
     )  # fmt: skip
-    works = n_step_q.make_work(config, toys.network(1), 5)
-    trajectory = works.actor.sample().trajectory
-    batch = gae_batch(works.learner, trajectory, normalize_advantage=False)
-    got = works.learner.value_scale.denormalize(batch.transitions.value_target).view(3, -1)[:, 0]
+    work = n_step_q.make_work(config, toys.network(1), 5)
+    trajectory = work.actor.sample().trajectory
+    batch = gae_batch(work.learner, trajectory, normalize_advantage=False)
+    got = work.learner.value_scale.denormalize(batch.transitions.value_target).view(3, -1)[:, 0]
 
     if targets is None:
         best = trajectory.value[:, 0]  # by the target network, of each observation

@@ -29,7 +29,7 @@ CONFIG = a3c.Config(
 )  # fmt: skip
 
 
-def work(config: a3c.Config = CONFIG, seed: int = 5) -> sharing.SegmentWork:
+def make_work(config: a3c.Config = CONFIG, seed: int = 5) -> sharing.SegmentWork:
     return a3c.make_work(config, toys.network(2), seed)
 
 
@@ -52,8 +52,8 @@ def test_a_worker_does_not_import_slow_modules() -> None:
     code = """
 import sys
 from tests.remotely_rl.learning import test_sharing
-works = test_sharing.work()
-works.gradient(works.flat.vector, None)
+work = test_sharing.make_work()
+work.gradient(work.flat.vector, None)
 slow = {"matplotlib", "torch.utils.tensorboard", "torch._dynamo"}
 sys.exit(", ".join(slow & set(sys.modules)) or 0)
 """
@@ -62,14 +62,14 @@ sys.exit(", ".join(slow & set(sys.modules)) or 0)
 
 
 def test_the_gradient_of_a_segment_is_that_of_a2c() -> None:
-    works = work()
-    start = works.flat.vector.clone()
+    work = make_work()
+    start = work.flat.vector.clone()
 
-    gradient = works.gradient(start, None)
+    gradient = work.gradient(start, None)
 
     model = toys.network(2)
     config = toys.converted(CONFIG, a2c.Config)
-    learner = Learner(config, model, works.learner.actions)
+    learner = Learner(config, model, work.learner.actions)
     trajectory = remotely.local(Actor, CONFIG, model, 5).sample().trajectory
     batch = gae_batch(learner, trajectory, normalize_advantage=False)
     policy, value, rows = learner.forward(batch)
@@ -83,37 +83,37 @@ def test_the_gradient_of_a_segment_is_that_of_a2c() -> None:
 
 
 def test_a_worker_acts_with_the_given_parameters() -> None:
-    works = work()
-    start = works.flat.vector.clone()
-    works.gradient(start, None)
+    work = make_work()
+    start = work.flat.vector.clone()
+    work.gradient(start, None)
 
-    works.gradient(torch.zeros_like(start), None)
+    work.gradient(torch.zeros_like(start), None)
 
-    assert not any(bool(part.any()) for part in works.actor.model.parameters())
+    assert not any(bool(part.any()) for part in work.actor.model.parameters())
 
 
 def test_all_minibatches_of_all_epochs_come_from_one_segment() -> None:
-    works = work(dataclasses.replace(CONFIG, epochs=2, minibatches=3, clip_range=0.2))
-    start = works.flat.vector.clone()
+    work = make_work(dataclasses.replace(CONFIG, epochs=2, minibatches=3, clip_range=0.2))
+    start = work.flat.vector.clone()
 
     steps = []
     for _ in range(12):
-        works.gradient(start, None)
-        steps.append(works.report().steps)
+        work.gradient(start, None)
+        steps.append(work.report().steps)
 
     assert [at for at, count in enumerate(steps) if count] == [0, 6]
 
 
 def test_a_workers_report_covers_the_time_since_the_last_one() -> None:
-    works = work()
-    works.gradient(works.flat.vector.clone(), None)
+    work = make_work()
+    work.gradient(work.flat.vector.clone(), None)
 
-    report = works.report()
+    report = work.report()
 
     assert report.steps > 0
     assert report.seconds.keys() >= {"environment", "inference", "learning"}
     assert report.metrics.keys() == {"train/policy_loss", "train/value_loss", "train/entropy"}
-    assert works.report() == sharing.Report(None, 0, [], {}, {})
+    assert work.report() == sharing.Report(None, 0, [], {}, {})
 
 
 def test_the_entropy_coefficient_follows_the_broadcast_progress(
@@ -127,9 +127,9 @@ def test_the_entropy_coefficient_follows_the_broadcast_progress(
         return compute_losses(*given)
 
     monkeypatch.setattr(a3c, "compute_losses", spy)
-    works = work(dataclasses.replace(CONFIG, entropy_coef=1.0, entropy_coef_end=0.0))
+    work = make_work(dataclasses.replace(CONFIG, entropy_coef=1.0, entropy_coef_end=0.0))
 
-    works.gradient(works.flat.vector.clone(), sharing.Broadcast(7, 0.75, statistics(0.0)))
+    work.gradient(work.flat.vector.clone(), sharing.Broadcast(7, 0.75, statistics(0.0)))
 
     assert seen == [pytest.approx(0.25)]
 
@@ -189,35 +189,35 @@ def test_the_schedule_applies_only_to_rules_without_their_own_rate(
 
 
 def test_new_statistics_take_effect_with_the_next_segment() -> None:
-    works = work(dataclasses.replace(CONFIG, epochs=2, clip_range=0.2))
+    work = make_work(dataclasses.replace(CONFIG, epochs=2, clip_range=0.2))
     means = []
     for mean in (1.0, 2.0, 3.0):
-        works.gradient(works.flat.vector.clone(), sharing.Broadcast(0, 0.0, statistics(mean)))
-        means.append(float(works.actor.model.state_dict()["normalizer.mean"][0]))
+        work.gradient(work.flat.vector.clone(), sharing.Broadcast(0, 0.0, statistics(mean)))
+        means.append(float(work.actor.model.state_dict()["normalizer.mean"][0]))
 
     assert means == [1.0, 1.0, 3.0]
 
 
 def test_workers_use_the_broadcast_value_scale_and_report_targets() -> None:
-    works = work(dataclasses.replace(CONFIG, normalize_values=True))
+    work = make_work(dataclasses.replace(CONFIG, normalize_values=True))
     scale = (5.0, 4.0, 1e6)  # mean 5, standard deviation 2
     broadcast = sharing.Broadcast(0, 0.0, statistics(0.0), scale)
 
-    works.gradient(works.flat.vector.clone(), broadcast)
-    values = works.report().values
+    work.gradient(work.flat.vector.clone(), broadcast)
+    values = work.report().values
 
-    found = works.learner.value_scale
+    found = work.learner.value_scale
     assert found.mean == pytest.approx(5.0, abs=1e-3)
     assert found.denormalize(torch.ones(1)).item() == pytest.approx(7.0, abs=1e-2)
     assert values is not None
     assert len(values) > 0
     # A new network predicts 0, which stands for 5; Guess has rewards of 0 or 1.
     assert 0.0 <= values.min() <= values.max() <= 7.0
-    assert works.report().values is None
+    assert work.report().values is None
 
-    works = work(dataclasses.replace(CONFIG, normalize_values=False))
-    works.gradient(works.flat.vector.clone(), None)
-    assert works.report().values is None
+    work = make_work(dataclasses.replace(CONFIG, normalize_values=False))
+    work.gradient(work.flat.vector.clone(), None)
+    assert work.report().values is None
 
 
 def test_the_shared_value_scale_counts_the_targets_of_all_workers() -> None:
@@ -235,23 +235,23 @@ def test_the_shared_value_scale_counts_the_targets_of_all_workers() -> None:
 
 
 def test_a_report_has_one_in_seven_of_the_observations() -> None:
-    works = work(dataclasses.replace(CONFIG, env=toys.guess_in_pairs))  # all rows are valid
+    work = make_work(dataclasses.replace(CONFIG, env=toys.guess_in_pairs))  # all rows are valid
     for _ in range(2):
-        works.gradient(works.flat.vector.clone(), None)
-    report = works.report()
+        work.gradient(work.flat.vector.clone(), None)
+    report = work.report()
 
     assert report.steps == 2 * 24
     assert report.obs is not None
     assert report.obs.shape == (2 * 4, 2)
     assert set(report.obs.flatten().tolist()) == {0.0, 1.0}
-    assert works.report().obs is None
+    assert work.report().obs is None
 
 
 def test_a_model_without_a_normalizer_reports_no_observations() -> None:
-    works = a3c.make_work(CONFIG, WithDropout(), 5)
-    works.gradient(works.flat.vector.clone(), sharing.Broadcast(0, 0.0, {}))
+    work = a3c.make_work(CONFIG, WithDropout(), 5)
+    work.gradient(work.flat.vector.clone(), sharing.Broadcast(0, 0.0, {}))
 
-    assert works.report().obs is None
+    assert work.report().obs is None
 
 
 def test_reports_are_counted_after_a_step_in_the_order_of_clients() -> None:
@@ -310,8 +310,8 @@ class WithDropout(nn.Module):
 @pytest.mark.parametrize("template", [a3c, n_step_q])
 def test_dropout_is_off_while_acting_and_on_while_learning(template: Any) -> None:
     config = template.Config(env=toys.Guess, envs_per_actor=4, rollout_steps=6)
-    works = template.make_work(config, WithDropout(), 5)
+    work = template.make_work(config, WithDropout(), 5)
     for _ in range(2):
-        works.gradient(works.flat.vector.clone(), None)
+        work.gradient(work.flat.vector.clone(), None)
 
-    assert works.actor.model.modes == {(False, False), (True, True)}
+    assert work.actor.model.modes == {(False, False), (True, True)}
