@@ -71,7 +71,7 @@ class VecEnv(base_vec_env.VecEnv):  # type: ignore[misc]
         """Reset all environments; return their observations."""
         options = [dict(one) if one else None for one in self._options]
         if any(one != options[0] for one in options):
-            raise ValueError("the options of a reset are to be the same for all environments")
+            raise ValueError("the options of a reset must be the same for all environments")
         obs, info = self.envs.reset(seed=self._seeds, options=options[0])
         self.reset_infos = self._split(info)
         self._reset_seeds()
