@@ -104,7 +104,8 @@ class Config(Common):
     minibatches: fields.Minibatches = 4
     clip_range: fields.ClipRangeOrNone = 0.2
     probability_floor: Annotated[
-        float, "without clip_range, the lower bound of an action's probability in the loss",
+        float,
+        "without clip_range, the lower bound of an action's probability in the loss",
         FRACTION,
     ] = 1e-6
     value_coef: fields.ValueCoef = 0.5

@@ -17,10 +17,10 @@ from remotely_rl.config.common import (
     joint_learners_of,
     learners_of,
     rate_factor,
+    resets_in_pause,
     sampling_of,
     shares_store,
     target_kl_of,
-    resets_in_pause,
 )
 
 __all__ = [
@@ -33,10 +33,10 @@ __all__ = [
     "learners_of",
     "presets",
     "rate_factor",
+    "resets_in_pause",
     "sampling_of",
     "shares_store",
     "target_kl_of",
-    "resets_in_pause",
 ]
 
 # The groups of fields in `remotely-rl train ALGORITHM --help`; all other fields are in Learning.

@@ -132,9 +132,9 @@ class Common:
         NOT_NEGATIVE,
     ] = 0  # fmt: skip
     evaluate_episodes: Annotated[int, "complete episodes of an evaluation", COUNT] = 10
-    evaluate_greedy: Annotated[
-        bool, "evaluations take the most likely action; no: they sample"
-    ] = True
+    evaluate_greedy: Annotated[bool, "evaluations take the most likely action; no: they sample"] = (
+        True
+    )
     log_interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 

@@ -86,8 +86,8 @@ RateOrSteered = Annotated[
     NOT_NEGATIVE,
 ]  # fmt: skip
 TargetKl = Annotated[
-    float | None, "KL divergence per update to which the learning rate is steered; 0: anneal it;"
-                  " none: 0.01, or 0 with a learning_rate", NOT_NEGATIVE
+    float | None, "steer the learning rate to this KL divergence per update; 0: anneal it; none:"
+                  " 0.01, or 0 with a learning_rate", NOT_NEGATIVE
 ]  # fmt: skip
 RateRule = Annotated[
     str, "scaling of learning rates with {cls.rate_follows}: none, sqrt or linear"

@@ -130,9 +130,7 @@ def test_a_run_whose_file_has_moved_says_from_where_and_takes_another(
     run: Path, file: Path, tmp_path: Path
 ) -> None:
     moved = file.rename(tmp_path / "own_moved.py")
-    with pytest.raises(
-        TrainingError, match=r"trained by reinforce, which is train in .*"
-    ) as e:
+    with pytest.raises(TrainingError, match=r"trained by reinforce, which is train in .*") as e:
         remotely_rl.load(run)
     assert f"{file}, but that file does not exist: pass it, algorithm= or --alg" in str(e.value)
 
@@ -145,9 +143,7 @@ def test_a_run_whose_file_has_moved_says_from_where_and_takes_another(
 def test_a_file_that_has_another_algorithm_by_now_is_told(run: Path, file: Path) -> None:
     del sys.modules["own_reinforce"]
     file.write_text("train = 3")
-    with pytest.raises(
-        TrainingError, match=r"trained by reinforce, .* but .* is of type int, not"
-    ):
+    with pytest.raises(TrainingError, match=r"trained by reinforce, .* but .* is of type int, not"):
         remotely_rl.load(run)
 
 

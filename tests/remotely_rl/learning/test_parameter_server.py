@@ -174,7 +174,9 @@ def test_a_dead_worker_blocks_no_other_and_is_replaced(word: str) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_worker_that_dies_at_the_end_of_a_run_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_that_dies_at_the_end_of_a_run_is_no_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     def end_when_all_have_died() -> None:
         with serving(rule_of("synchronous"), Dying):
             wait_until(lambda: not remotely.actors(), "they have died")

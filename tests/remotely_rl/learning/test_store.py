@@ -127,7 +127,9 @@ def loss_of(model: nn.Module, seed: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_learner_on_a_store_matches_the_plain_optimizer_bit_for_bit(kind: str, opened: list[Store]) -> None:
+def test_one_learner_on_a_store_matches_the_plain_optimizer_bit_for_bit(
+    kind: str, opened: list[Store]
+) -> None:
     plain, shared = toys.network(), toys.network()
     store = filled(opened, shared, moments=1 if kind == "RMSProp" else 2)
     optimizers: list[Any] = [

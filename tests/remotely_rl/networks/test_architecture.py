@@ -83,7 +83,7 @@ def test_every_cnn_is_a_choice_of_network() -> None:
 @pytest.mark.parametrize(
     ("spec", "network", "said"),
     [
-        (VECTOR, "resnet", "network=resnet is for images, and there are none"),
+        (VECTOR, "resnet", "network=resnet is for images, and the observations have none"),
         (Leaf((3, 20, 40), BYTES), "nature", "sides of at least 36, and these have 20x40"),
     ],
 )
