@@ -85,7 +85,7 @@ class Actor:
         if is_replacement:
             failures.disable_stack_dumps()
         self.config = config
-        self.steps: int = config.comes_to("rollout_steps")
+        self.steps: int = config.resolved("rollout_steps")
         self.version = 0
         self.model = copy.deepcopy(model).eval()  # under REMOTELY_LOCAL it is the learner's own
         self.device = device_of(model)

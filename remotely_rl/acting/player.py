@@ -11,7 +11,7 @@ from torch import Tensor
 
 import remotely
 from remotely_rl import trees
-from remotely_rl.config import Common, waits_of
+from remotely_rl.config import Common, resets_in_pause
 from remotely_rl.environments import Environments, Watch
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.supervision import flight
@@ -70,7 +70,7 @@ class Player:
     def here(cls, config: Common, seed: int) -> "Player":
         """Make the environments of an actor in this process."""
         watched = watch(config, config.envs_per_actor)
-        envs = config.make_environments(config.envs_per_actor, watched, waits_of(config))
+        envs = config.make_environments(config.envs_per_actor, watched, resets_in_pause(config))
         return cls(envs, [seed], config.random_start, watched)
 
     def end_pause(self) -> None:

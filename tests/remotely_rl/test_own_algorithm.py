@@ -130,11 +130,9 @@ def test_a_run_whose_file_has_moved_says_from_where_and_takes_another(
     run: Path, file: Path, tmp_path: Path
 ) -> None:
     moved = file.rename(tmp_path / "own_moved.py")
-    with pytest.raises(
-        TrainingError, match=r"trained by reinforce, which is called train in .*"
-    ) as e:
+    with pytest.raises(TrainingError, match=r"trained by reinforce, which is train in .*") as e:
         remotely_rl.load(run)
-    assert f"{file}, and that file is not there: pass it, algorithm= or --alg" in str(e.value)
+    assert f"{file}, but that file does not exist: pass it, algorithm= or --alg" in str(e.value)
 
     train = algorithms.train_of(f"{moved}:train")
     assert remotely_rl.load(run, algorithm=train).config.env == "CartPole-v1"
@@ -145,9 +143,7 @@ def test_a_run_whose_file_has_moved_says_from_where_and_takes_another(
 def test_a_file_that_has_another_algorithm_by_now_is_told(run: Path, file: Path) -> None:
     del sys.modules["own_reinforce"]
     file.write_text("train = 3")
-    with pytest.raises(
-        TrainingError, match=r"trained by reinforce, .* and now .* is of type int, and"
-    ):
+    with pytest.raises(TrainingError, match=r"trained by reinforce, .* but .* is of type int, not"):
         remotely_rl.load(run)
 
 
@@ -166,7 +162,7 @@ def test_an_algorithm_of_no_file_is_passed_to_load_its_run(run: Path) -> None:
     del content["source"]  # as from a notebook
     (run / "config.json").write_text(json.dumps(content))
     with pytest.raises(
-        TrainingError, match="which is neither remotely_rl's nor of a file: pass it"
+        TrainingError, match="which is not in remotely_rl or in a known file: pass it"
     ):
         remotely_rl.load(run)
     assert remotely_rl.load(run, algorithm=train).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
@@ -204,9 +200,9 @@ CONFIG = "@dataclasses.dataclass(frozen=True)\nclass Config(rl.Common): ...\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("train = 3", "is of type int, and no algorithm: that is train = remotely_rl.Train("),
-        ("def train(config): ...", "is the function train, and no algorithm"),
-        (f"{LOOP}{CONFIG}train = rl.Train", "is the class Train, and no algorithm"),
+        ("train = 3", "is of type int, not an algorithm.  Write train = remotely_rl.Train("),
+        ("def train(config): ...", "is the function train, not an algorithm"),
+        (f"{LOOP}{CONFIG}train = rl.Train", "is the class Train, not an algorithm"),
         ("trian = 3", "has nothing called 'train', did you mean 'trian'?"),
         (
             f"{LOOP}class Config(rl.Common): ...\ntrain = rl.Train('own', Config, loop)",
@@ -222,7 +218,7 @@ CONFIG = "@dataclasses.dataclass(frozen=True)\nclass Config(rl.Common): ...\n"
         ),
         (
             f"{LOOP}{CONFIG}train = rl.Train('ppo', Config, loop)",
-            "calls itself 'ppo', as an algorithm of remotely_rl does: give it a name of its own",
+            "is called 'ppo', which is an algorithm of remotely_rl: choose another name",
         ),
     ],
 )

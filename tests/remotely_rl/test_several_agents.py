@@ -98,5 +98,5 @@ def separate(folder: Path) -> remotely_rl.Agent:
 def test_a_round_has_as_many_rows_as_agents_have_steps() -> None:
     config = ppo.Config(env=PARTY, actors=2, envs_per_actor=4, batch_rows=480)
     assert config.rows_per_actor == 12
-    assert config.comes_to("rollout_steps") == 20
+    assert config.resolved("rollout_steps") == 20
     assert "480 rows" in config.remarks()[0]

@@ -310,3 +310,9 @@ def assert_same_bits(one: Path, other: Path) -> None:
     pairs = list(zip(kept(one), kept(other), strict=True))
     assert len(pairs) > 10
     assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def converted(config: Common, kind: type[Any], **changes: Any) -> Any:
+    """Return another algorithm's config with the fields that both have."""
+    names = [field.name for field in dataclasses.fields(kind) if hasattr(config, field.name)]
+    return kind(**{name: getattr(config, name) for name in names} | changes)

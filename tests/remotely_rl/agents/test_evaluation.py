@@ -387,7 +387,7 @@ def config(algorithm: str, **fields: Any) -> Callable[[Path], object]:
         (write("config.json", "{"), "config.json cannot be read"),
         (write("config.json", "[1]"), "does not name the algorithm and the environment"),
         (write("config.json", '{"algorithm": "a2c", "config": {"env": 7}}'), "does not name"),
-        (config("a2d"), "was trained by a2d, which is neither remotely_rl's nor of a file"),
+        (config("a2d"), "was trained by a2d, which is not in remotely_rl or in a known file"),
         (config("a2c", gama=1), "'gama', did you mean 'gamma'"),
         (config("a2c", gamma="high"), "gamma must be a number, not 'high'"),
         (config("a2c", env="CartPole-v9"), "was trained on CartPole-v9, which Gymnasium"),

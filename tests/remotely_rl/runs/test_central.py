@@ -432,7 +432,7 @@ def test_closing_in_the_middle_of_a_round_ends_it() -> None:
     ("given", "words"),
     [
         ({"sampling": "centrl"}, "must be auto, local, central, alternating.*'central'"),
-        ({"sampling": "alternating", "actors": 3}, "two halves of the actors: 3 is odd"),
+        ({"sampling": "alternating", "actors": 3}, "needs an even number of actors, not 3"),
         ({"sampling": "central", "arrivals": True}, "dial in compute their own actions"),
         ({"sampling": "central", "actors": 0}, "needs a number of actors"),
         ({"sampling": "central", "max_staleness": 1, "actors": 4}, "must be a multiple of that"),
