@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remotely_rl import networks
-from remotely_rl.acting.evaluation import check_at_least, telling
+from remotely_rl.acting.evaluation import check_at_least, with_progress
 from remotely_rl.acting.policy import Trained, one_thread
 from remotely_rl.agents import load
 from remotely_rl.config import Common
@@ -285,7 +285,7 @@ def play(
         obs = envs.reset(seed)
         if film is not None:
             film.reset(seed)
-        turns = telling(
+        turns = with_progress(
             agent.play(envs, obs, greedy, seed),
             lambda turn: f"{len(finished):,} of {episodes:,} episodes have ended in {turn:,} steps",
         )

@@ -23,7 +23,7 @@ from remotely_rl.acting.evaluation import (
     half_interval,
     measure,
     quotas,
-    telling,
+    with_progress,
 )
 from remotely_rl.acting.policy import Policy, Trained, one_thread
 from remotely_rl.agents import load
@@ -232,7 +232,7 @@ def test_an_evaluation_stops_after_so_many_steps_with_the_games_that_have_ended(
 
 def test_how_far_it_is_is_told_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     now = itertools.count(0, 4)  # seconds
-    turns = telling(iter("abcdefg"), lambda turn: f"{turn} turns", lambda: next(now))
+    turns = with_progress(iter("abcdefg"), lambda turn: f"{turn} turns", lambda: next(now))
     assert "".join(turns) == "abcdefg"
     assert capsys.readouterr().err.splitlines() == ["3 turns", "6 turns"]
 
