@@ -133,7 +133,7 @@ class Crew(Generic[A]):
     def close(self) -> None:
         """Close the actors; their pending calls are lost."""
         self._closed = True
-        self.crashes.tell()
+        self.crashes.flush()
         # In parallel, because closing a hung actor takes seconds.  Not with a ThreadPoolExecutor,
         # which takes no work once the main thread has ended: the run may be in another thread.
         closing = [threading.Thread(target=cluster.close, args=(one,)) for one in self.actors]

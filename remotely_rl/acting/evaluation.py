@@ -24,8 +24,8 @@ T = TypeVar("T")
 PROGRESS_EVERY_S = 10.0
 
 # The 97.5 % point of Student's t by degrees of freedom.  Between two entries the lower one applies,
-# which makes the interval slightly too wide.  It is a table because no dependency has these numbers.
-# Bootstrap intervals would be much too narrow for few games.
+# which makes the interval slightly too wide.  No dependency has these numbers; bootstrap intervals
+# would be much too narrow for few games.
 STUDENT_T = {
     1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262,
     10: 2.228, 12: 2.179, 14: 2.145, 16: 2.120, 18: 2.101, 20: 2.086, 25: 2.060, 29: 2.045,

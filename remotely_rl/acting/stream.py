@@ -93,7 +93,7 @@ class Stream(Generic[R]):
 
     @property
     def _resizable(self) -> Samplers[R]:
-        """The crew, which must be able to add and remove actors; that of central sampling cannot."""
+        """The crew, as one that can add and remove actors; that of central sampling cannot."""
         assert isinstance(self.crew, Samplers)
         return self.crew
 

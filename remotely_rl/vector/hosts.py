@@ -497,7 +497,7 @@ class Hosts:
         """Close the hosts."""
         with self._lock:
             self._is_closing = True
-            self.crashes.tell()
+            self.crashes.flush()
         self._end()
 
     def _call(self, seat: Seat, method: str, *args: Any) -> Any:

@@ -47,8 +47,8 @@ def test_what_was_not_told_is_told_at_the_end_and_only_once() -> None:
     crashes = Crashes(said.append, clock=Clock())
     crashes.add(report())
     crashes.add(report())
-    crashes.tell()
-    crashes.tell()
+    crashes.flush()
+    crashes.flush()
     assert len(said) == 2
 
 
