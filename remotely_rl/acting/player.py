@@ -15,7 +15,7 @@ from remotely_rl.config import Common, waits_of
 from remotely_rl.environments import Environments, Watch
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.supervision import flight
-from remotely_rl.supervision.failures import the_model_computes
+from remotely_rl.supervision.failures import model_errors_are_fatal
 from remotely_rl.trees import Tree
 
 
@@ -178,7 +178,7 @@ def play(
             trees.map_tree(_write, observed, player.obs)
             seen.begins[now, at] = player.begins
             start = time.perf_counter()
-            with the_model_computes():
+            with model_errors_are_fatal():
                 action, log_prob, seen.value[now, at] = act(player, observed, now == steps)
             acting += time.perf_counter() - start
             if now < steps:

@@ -41,14 +41,14 @@ def is_failure(error: BaseException) -> bool:
     )
 
 
-class the_model_computes:  # noqa: N801 - reads as a word of `with the_model_computes():`
-    """Within it, what a model raises becomes a TrainingError: to replace its actor is no help."""
+class model_errors_are_fatal:  # noqa: N801 - used like a function
+    """Turn an error that a model raises into a TrainingError: replacing its actor does not help."""
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
-        # Of GA3C's agents it is the server that computes, and may be lost.
+        # GA3C's agents call a server, which may be lost.
         if error is not None and is_failure(error) and not isinstance(error, LOST):
             raise TrainingError(f"the model raised {readable(error)}") from error
 

@@ -64,10 +64,10 @@ def test_what_a_model_raises_is_told_as_that_without_the_frames_of_the_library()
     assert "remotely_rl/acting/" not in str(error)
 
 
-def test_where_the_model_computes_a_lost_server_is_still_that() -> None:
-    with pytest.raises(remotely.ActorDied), failures.the_model_computes():
+def test_a_lost_inference_server_is_not_an_error_of_the_model() -> None:
+    with pytest.raises(remotely.ActorDied), failures.model_errors_are_fatal():
         raise CRASH
-    with pytest.raises(TrainingError, match="raised Odd: no"), failures.the_model_computes():
+    with pytest.raises(TrainingError, match="raised Odd: no"), failures.model_errors_are_fatal():
         raise remotely.ActorRaised("Traceback\nOdd: no\n")
 
 
