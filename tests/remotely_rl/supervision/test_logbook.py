@@ -45,7 +45,7 @@ def test_a_report_from_a_file_is_replayed_as_it_was(tmp_path: Path) -> None:
 def test_a_file_does_not_grow_for_ever_and_a_full_disk_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logbook, "MOST", 3)
+    monkeypatch.setattr(logbook, "MAX_REPORTS", 3)
     book = Logbook(tmp_path / "crashes.jsonl")
     for _ in range(5):
         book(CrashReport(1, Cause.DIED, "SIGKILL"))
@@ -67,5 +67,5 @@ def test_a_line_that_was_cut_off_takes_no_other_report_with_it(tmp_path: Path) -
 
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     (tmp_path / "odd").write_text('{"cause": "raised"}\n')
-    with pytest.raises(ValueError, match="this is no crash report"):
+    with pytest.raises(ValueError, match="this is not a crash report"):
         logbook.load(tmp_path / "odd")

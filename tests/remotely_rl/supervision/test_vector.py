@@ -136,13 +136,13 @@ def test_an_environment_that_can_never_be_reset_ends_the_run_in_a_sentence() -> 
         ("nan observation", Cause.NOT_FINITE, r"2 numbers that are NaN or infinite"),
         ("nan reward", Cause.NOT_FINITE, r"the reward is nan"),
         ("shape", Cause.WRONG_SHAPE, r"the observation has shape (5,); its space has (2,)"),
-        ("array of reward", Cause.WRONG_ROW, "the reward is [1.0] of shape (1,): let it be one nu"),
-        ("no reward", Cause.WRONG_ROW, "the reward is None: let it be one number"),
-        ("array of ends", Cause.WRONG_ROW, "terminated is [True, True] of shape (2,): let it"),
-        ("list of infos", Cause.WRONG_ROW, "`step` returned an info that is a list of 0: let it"),
+        ("array of reward", Cause.WRONG_ROW, "the reward is [1.0] of shape (1,): it must be one"),
+        ("no reward", Cause.WRONG_ROW, "the reward is None: it must be one number"),
+        ("array of ends", Cause.WRONG_ROW, "terminated is [True, True] of shape (2,): it must"),
+        ("list of infos", Cause.WRONG_ROW, "`step` returned an info that is a list of 0: it must"),
         (
             "four values", Cause.WRONG_ROW,
-            "of 4: let it return (observation, reward, terminated, truncated, info); `done` of",
+            "of 4: it must return (observation, reward, terminated, truncated, info); the old",
         ),
     ],
 )  # fmt: skip
@@ -213,8 +213,8 @@ class Unspaced(Fragile):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (Bare, r"`reset` returned .* of shape \(2,\): let it return \(observation, info\)"),
-        (Seedless, r"takes no seed or no options: let it be `def reset\(self, \*, seed=None, opt"),
+        (Bare, r"`reset` returned .* of shape \(2,\): it must return \(observation, info\)"),
+        (Seedless, r"takes no seed or no options: define it as `def reset\(self, \*, seed=None, opt"),
         (Unspaced, "has action_space None: set it in `__init__` to one of gymnasium.spaces"),
     ],
 )
@@ -231,14 +231,14 @@ def test_one_object_for_several_environments_is_refused_also_where_one_is_remade
 ) -> None:
     one = Fragile(Faults(step_1="raise"))
     again = lambda: Autoreset(one) if wrapped else one
-    with pytest.raises(TrainingError, match="environments 0 and 1 are one object: what makes"):
+    with pytest.raises(TrainingError, match="environments 0 and 1 are the same object: the callable"):
         SupervisedVectorEnv([again, again])
 
     made = iter([one, Fragile(Faults(step_1="raise")), *[one] * 20])
     envs = SupervisedVectorEnv([lambda: next(made)] * 2)
     envs.reset()
     envs.step([0, 0])
-    with pytest.raises(TrainingError, match="environments 0 and 1 are one object"):
+    with pytest.raises(TrainingError, match="environments 0 and 1 are the same object"):
         envs.step([0, 0])
 
 
