@@ -187,7 +187,7 @@ def test_images_that_are_no_stacks_are_kept_whole_and_that_is_said_once() -> Non
             assert_is_as_fed(replay.draw(100), oracle, replay)
     (sentence,) = said
     assert sentence.startswith("images [4, 2, 2] are not stacks of which each continues the one")
-    assert sentence.endswith("keeps them whole, 16 bytes a row")
+    assert sentence.endswith("stores them whole, 16 bytes a row")
 
 
 def test_one_stack_that_breaks_off_is_written_whole() -> None:
