@@ -207,7 +207,7 @@ def test_masks_and_nested_observations_are_inputs_of_the_graph(camera: Agent) ->
 def test_an_export_of_another_suffix_is_refused_with_those_that_there_are(
     cart: Agent, tmp_path: Path
 ) -> None:
-    with pytest.raises(TrainingError, match=r"is to end in \.onnx or \.pt2"):
+    with pytest.raises(TrainingError, match=r"must end in \.onnx or \.pt2"):
         cart.export(tmp_path / "agent.tflite")
 
 
