@@ -68,13 +68,13 @@ class Evaluation:
         mode = "greedy" if self.greedy else "sampled"
         decimals = decimals_of(self.mean, interval)
         mean = f"{mode:<8} {self.mean:,.{decimals}f}"
-        told = "".join(f", {name} {number:.4g}" for name, number in self.metrics.items())
+        metrics = "".join(f", {name} {number:.4g}" for name, number in self.metrics.items())
         if count == 1:
-            return f"{mean}, 1 episode, {self.lengths[0]:,} steps{told}"
+            return f"{mean}, 1 episode, {self.lengths[0]:,} steps{metrics}"
         low, high = min(self.scores), max(self.scores)
         return (
             f"{mean} ± {interval:,.{decimals}f} (95 %), {count:,} episodes,"
-            f" from {plain(low)} to {plain(high)}, {self.mean_length:,.0f} steps each{told}"
+            f" from {plain(low)} to {plain(high)}, {self.mean_length:,.0f} steps each{metrics}"
         )
 
 

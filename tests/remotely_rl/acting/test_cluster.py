@@ -1,4 +1,4 @@
-"""The cluster that training runs on."""
+"""Tests of connecting to a cluster for training."""
 
 import threading
 
@@ -9,7 +9,7 @@ from remotely_rl.acting import cluster
 from remotely_rl.errors import TrainingError
 
 
-def test_a_cluster_that_is_there_is_used_and_none_is_started_beside_it(
+def test_an_existing_cluster_is_used_instead_of_a_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[str | None, int | None]] = []
@@ -52,7 +52,7 @@ def test_runs_in_several_threads_share_the_cluster_of_the_first(
 
 
 @pytest.mark.parametrize(("actors", "cpus"), [(3, 64), (64, 64), (65, 65), (0, 2)])
-def test_a_run_takes_the_cluster_begun_ahead_of_it_unless_it_needs_another_size(
+def test_a_run_uses_the_cluster_that_begin_started_unless_it_needs_another_size(
     monkeypatch: pytest.MonkeyPatch, actors: int, cpus: int
 ) -> None:
     clusters: list[int] = []
@@ -70,7 +70,7 @@ def test_a_run_takes_the_cluster_begun_ahead_of_it_unless_it_needs_another_size(
     assert clusters == [cpus]
 
 
-def test_nothing_is_begun_where_another_cluster_is_named_and_a_failure_is_told_by_the_run(
+def test_begin_starts_no_cluster_if_another_is_named_and_leaves_errors_to_connect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def connect(*_: object, **__: object) -> None:
@@ -90,7 +90,7 @@ def test_nothing_is_begun_where_another_cluster_is_named_and_a_failure_is_told_b
 
 
 @pytest.mark.usefixtures("local")
-def test_a_cluster_is_its_own_only_if_it_has_started_it() -> None:
+def test_a_cluster_is_its_own_only_if_connect_started_it() -> None:
     cluster.connect(1)
     assert cluster.is_own()
     remotely.shutdown()

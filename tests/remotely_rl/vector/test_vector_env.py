@@ -584,7 +584,7 @@ def test_wrong_numbers_of_actions_and_seeds_are_refused_and_harm_nothing() -> No
         envs.step([0, 0])
     with pytest.raises(ValueError, match="2 seeds for 3 environments"):
         envs.reset(seed=[1, 2])
-    with pytest.raises(ValueError, match=r"actions are of dtype float64.*int64"):
+    with pytest.raises(ValueError, match=r"actions have dtype float64.*int64"):
         envs.step(np.array([1.7, 0.0, 0.0]))
     envs.step([0, 0, 0])
     envs.close()
