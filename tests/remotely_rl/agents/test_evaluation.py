@@ -16,7 +16,7 @@ import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
-from remotely_rl import a2c, environments, networks, user_code
+from remotely_rl import a2c, networks, user_code
 from remotely_rl.acting.evaluation import (
     STUDENT_T,
     Evaluation,
@@ -407,11 +407,3 @@ def test_an_incomplete_folder_raises_an_error_that_says_why(
     with pytest.raises(TrainingError) as refused:
         evaluate(run)
     assert said in str(refused.value)
-
-
-def test_episodes_are_popped_with_their_environment() -> None:
-    envs = environments.make(toys.Guess, 2)
-    envs.reset(1)
-    envs.step(np.zeros(2, np.int64))
-    assert [number for number, _ in envs.pop_episodes_by_environment()] == [0, 1]
-    assert envs.pop_episodes() == []

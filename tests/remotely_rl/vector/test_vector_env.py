@@ -191,27 +191,6 @@ def test_a_host_killed_between_steps_is_logged_at_once_and_has_crash_rows_next(
     assert oracle.wrong == []
 
 
-@pytest.mark.usefixtures("here")
-def test_calls_and_partial_resets_after_a_death_leave_no_row_wrong() -> None:
-    envs = VectorEnv(Probe, 4, envs_per_actor=2, **quiet)
-    oracle = Oracle(AutoresetMode.NEXT_STEP)
-    oracle.reset(envs.reset(seed=1)[0])
-    os.kill(pids(envs)[0], signal.SIGKILL)
-    with pytest.raises(remotely.ActorDied):
-        envs.call("get_pid")
-    assert len(set(pids(envs))) == 2  # it has been replaced
-    oracle.step(*envs.step(np.zeros(4, np.int64)))
-    assert oracle.crashed == 2
-    os.kill(pids(envs)[0], signal.SIGKILL)
-    obs, _ = envs.reset(options={"reset_mask": np.array([True, False, False, False])})
-    assert obs[0, 2] == 0
-    oracle.last[0], oracle.ended[0] = obs[0], False
-    oracle.step(*envs.step(np.zeros(4, np.int64)))
-    oracle.step(*envs.step(np.zeros(4, np.int64)))
-    envs.close()
-    assert oracle.wrong == []
-
-
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the process has ended")
