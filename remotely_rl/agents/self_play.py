@@ -163,7 +163,7 @@ class FormerSelves:
         self._generator = torch.Generator()
 
     def begin(self, game: int, random: np.random.Generator) -> None:
-        """Draw who plays a game."""
+        """Draw the opponent of a game."""
         self._memory.pop(game, None)
         if self.run is None:
             return

@@ -61,7 +61,7 @@ class CrashRate:
     def __str__(self) -> str:
         return (
             f"the last {len(self._last)} crashes came within {self._all_steps:,} steps of all"
-            f" environments, and those that crashed had lived"
+            f" environments, and the crashed ones had taken"
             f" {self._own_steps / max(1, len(self._last)):.1f} steps on average"
         )
 

@@ -77,7 +77,7 @@ def _of_death(error: remotely.ActorDied, lived: int) -> CrashReport:
         what = f"it has not returned for {record.limit_s:g} s"
     elif error.exit == SWITCH_EXIT and SWITCH_SAYS in error.stderr:
         cause = Cause.HUNG
-        what = "it has not returned in time, nor let another thread run"
+        what = "it held the GIL and did not return in time"
         details = details[details.index(SWITCH_SAYS) :]
     if record is None or (env := record.env) is None:
         return CrashReport(None, cause, what, details, lived=lived)

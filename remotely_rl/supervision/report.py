@@ -57,10 +57,10 @@ class CrashReport:
         if self.env is None:
             name = "an actor" if self.actor is None else f"actor {self.actor}"
             return f"{name} {self.cause}: {self.what}"
-        where = f"in step {self.step:,}" if self.step else "as it was reset"
+        where = f"in step {self.step:,}" if self.step else "in reset"
         seed = "" if self.seed is None else f", seed {self.seed}"
         if self.episode:
-            seed += f" and {self.episode:,} episode{'s' * (self.episode > 1)} after it"
+            seed += f", {self.episode:,} episode{'s' * (self.episode > 1)} later"
         return f"environment {self.env} {self.cause} {where}{seed}: {self.what}"
 
     @property

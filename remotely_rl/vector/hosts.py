@@ -343,7 +343,7 @@ class Hosts:
                 self._failure = error
             if self._failure is None and not self._is_closing:
                 seat.make(self._spare, is_replacement=True)
-            # Last: an interrupt may make a death be reported twice, but never not at all.
+            # Last: after an interrupt, a death may be reported twice, but is never missed.
             seat.is_reported = True
 
     def _count(self, report: CrashReport) -> None:

@@ -140,6 +140,6 @@ def test_a_crash_rate_describes_itself() -> None:
         rate.stepped(4)
         rate.crashed(lived=2)
     assert str(rate) == (
-        "the last 10 crashes came within 36 steps of all environments, and those that crashed had"
-        " lived 2.0 steps on average"
+        "the last 10 crashes came within 36 steps of all environments, and the crashed ones had"
+        " taken 2.0 steps on average"
     )

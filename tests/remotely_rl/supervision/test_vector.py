@@ -97,7 +97,7 @@ def test_a_failed_reset_is_reported_and_retried_in_a_new_environment(fault: str)
     assert faults.made == 2
     (report,) = envs.crashes
     assert str(report).startswith("environment 1 r")
-    assert "as it was reset, seed 2: " in str(report)
+    assert " in reset, seed 2: " in str(report)
 
 
 def test_making_a_new_environment_is_retried() -> None:
