@@ -53,7 +53,7 @@ class Rollout(NamedTuple):
     episodes: list[Episode]
     seconds: dict[str, float]
     crashes: Sequence[CrashReport] = ()
-    actor: int = 0  # its index among the actors at work
+    actor: int = 0  # its index among the live actors
 
     @property
     def steps(self) -> int:
@@ -130,9 +130,7 @@ class Actor:
                 self.act,
                 self.version,
                 "inference",
-                None
-                if self.device.type == "cpu" or self.fills_replay
-                else self._empty_observations(),
+                None if self.device.type == "cpu" or self.fills_replay else self._empty_obs(),
             )
         crashes = [report for player in self.players for report in player.envs.pop_crashes()]
         return Rollout(trajectory, self.episodes(), seconds, crashes)
@@ -171,7 +169,7 @@ class Actor:
         log_prob = actions.log_prob(policy, action)
         return AgentOutput(action.numpy(), log_prob.numpy(), value.numpy())
 
-    def _empty_observations(self) -> Tree:
+    def _empty_obs(self) -> Tree:
         """Return tensors for the observations of a trajectory, [T + 1, B, ...]."""
         rows = self.steps + 1, sum(one.envs.num_envs for one in self.players)
         return trees.map_tree(

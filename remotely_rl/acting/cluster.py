@@ -40,7 +40,7 @@ def connect(actors: int, address: str | None = None) -> None:
         if remotely.is_connected() and address is None:
             if not cpus_ahead or 0 < actors <= cpus_ahead:
                 return
-            remotely.shutdown()  # `begin` started it with too few CPUs for this run
+            remotely.shutdown()  # `begin` started it with another size
         try:
             if wanted in (None, connection.RAY_HERE):
                 cores = this_machine.cores()

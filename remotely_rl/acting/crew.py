@@ -28,14 +28,14 @@ A = TypeVar("A")
 
 @dataclass
 class ActorRecord:
-    """The index of an actor at work, and the number of steps it has taken."""
+    """The index of a live actor, and the number of steps it has taken."""
 
     index: int
     steps: int = 0
 
 
 class Crew(Generic[A]):
-    """See the module's docstring.  `actors` are those at work."""
+    """See the module's docstring.  `actors` are the live ones."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Crew(Generic[A]):
             self._crashed(actor, report)
 
     def index_of(self, actor: A) -> int:
-        """Return the index of an actor at work; a replacement takes the lost actor's."""
+        """Return the index of a live actor; a replacement takes that of the lost actor."""
         return self._record_of(actor).index
 
     def replace(self, actor: A, error: BaseException) -> None:
@@ -171,7 +171,7 @@ class Crew(Generic[A]):
         return newcomers
 
     def _record_of(self, actor: A) -> ActorRecord:
-        """Return the record of an actor at work; a new one gets the lowest free index."""
+        """Return the record of a live actor; a new one gets the lowest free index."""
         if actor not in self._records:
             taken = {record.index for record in self._records.values()}
             free = next(i for i in itertools.count() if i not in taken)

@@ -1,5 +1,4 @@
-"""Actors in processes that dial in to a training run, such as a robot or a simulator that is bound
-to its machine.
+"""Actors in processes that dial in to a training run: robots, or simulators tied to a machine.
 
 `dial_in` serves a station (`remotely.serve`).  A run with `arrivals` accepts stations as they
 arrive, and has each make an actor from the run's config and model.  From then on a station is an

@@ -30,8 +30,8 @@ from remotely_rl.experience.replay.stores import Ring
 FORMAT = 2
 HEADER = "replay.json"
 WRITTEN = re.compile(r"[a-z]+-(\d+)\.raw(?:\.tmp)?")
-# A file holds at most 1 / PARTS of a full replay.  It is deleted after its last row is, so that is
-# also the most by which a folder is larger than the replay.
+# A file holds at most 1 / PARTS of a full replay.  It is deleted once its last row is dropped, so a
+# folder is larger than the replay by at most that.
 PARTS = 8
 # Threads that write: some wait for the disk while another computes a checksum.
 WRITERS = 3

@@ -22,8 +22,8 @@ from remotely.machine import this_machine
 from remotely_rl.errors import ReplayError
 from remotely_rl.experience.replay.layout import Leaf, continues
 
-# The ring of frames has one spare frame for this many rows.  If stacks of four begin more often than
-# every 240 rows, the oldest rows are dropped a little earlier.
+# The ring of frames has one spare frame for this many rows.  If stacks of four begin more often
+# than every 240 rows, the oldest rows are dropped a little earlier.
 ROWS_A_SPARE_FRAME = 80
 
 
