@@ -17,7 +17,7 @@ from remotely_rl.supervision.whole import WatchedVectorEnv
 
 
 class Own(VectorEnv[Any, Any, Any]):
-    """Returns what it is told to."""
+    """Returns its attributes `obs` and `reward`."""
 
     single_observation_space = spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Discrete(3))
     single_action_space = spaces.Discrete(2)

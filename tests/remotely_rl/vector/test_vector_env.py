@@ -538,22 +538,26 @@ def test_wrong_actions_and_seeds_are_refused_and_have_no_effect() -> None:
     envs.close()
 
 
+def assert_all_raise(error: type[Exception], words: str, envs: VectorEnv) -> None:
+    calls: list[Any] = [
+        lambda: envs.step_async([0, 0]),
+        envs.reset,
+        envs.render,
+        lambda: envs.get_attr("spec"),
+        lambda: envs.set_attr("spec", None),
+        lambda: envs.are_wrapped([0], gymnasium.Wrapper),
+    ]
+    for call in calls:
+        with pytest.raises(error, match=words):
+            call()
+
+
 @pytest.mark.usefixtures("local")
 def test_a_pending_step_allows_only_one_step_wait() -> None:
     envs = VectorEnv(toys.Counting, 2)
     envs.reset()
-    uses: list[Any] = [
-        lambda: envs.step_async([0, 0]),
-        envs.reset,
-        envs.render,
-        lambda: envs.get_attr("now"),
-        lambda: envs.set_attr("now", 0),
-        lambda: envs.are_wrapped([0], gymnasium.Wrapper),
-    ]
     envs.step_async([0, 0])
-    for use in uses:
-        with pytest.raises(gymnasium.error.AlreadyPendingCallError, match="take the rows of the"):
-            use()
+    assert_all_raise(gymnasium.error.AlreadyPendingCallError, "take the rows of the", envs)
     assert envs.step_wait()[0].ravel().tolist() == [1, 1]
     with pytest.raises(gymnasium.error.NoAsyncCallError, match="without a `step_async`"):
         envs.step_wait()
@@ -588,18 +592,9 @@ def test_every_call_after_close_raises() -> None:
     envs.reset()
     envs.close()
     envs.close()
-    uses: list[Any] = [
-        envs.reset,
-        envs.render,
-        envs.step_wait,
-        lambda: envs.step([0, 0]),
-        lambda: envs.get_attr("spec"),
-        lambda: envs.set_attr("spec", None),
-        lambda: envs.are_wrapped([0], gymnasium.Wrapper),
-    ]
-    for use in uses:
-        with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="has been closed"):
-            use()
+    assert_all_raise(gymnasium.error.ClosedEnvironmentError, "has been closed", envs)
+    with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="has been closed"):
+        envs.step_wait()
 
 
 @pytest.mark.usefixtures("here")
