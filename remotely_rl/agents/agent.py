@@ -140,7 +140,7 @@ def rows_of(space: gymnasium.Space[Any], obs: Any) -> int | None:
     """
     counts: list[int | None] = [_rows(*leaf) for leaf in _leaves(space, obs, ())]
     if len(set(counts)) > 1:
-        raise TrainingError("some parts of obs are a batch and others are not, or of other lengths")
+        raise TrainingError("obs mixes single parts and batches, or batches of different lengths")
     return counts[0]
 
 
@@ -169,7 +169,7 @@ def _leaves(space: gymnasium.Space[Any], obs: Any, path: trees.Path) -> Any:
             yield from _leaves(part, of_part, (*path, key))
     elif isinstance(space, gymnasium.spaces.Tuple):
         if not isinstance(obs, tuple) or len(obs) != len(space):
-            raise TrainingError(f"obs{trees.named(path)} is a tuple of {len(space)}")
+            raise TrainingError(f"obs{trees.named(path)} must be a tuple of {len(space)}")
         for i, part in enumerate(space):
             yield from _leaves(part, obs[i], (*path, i))
     else:

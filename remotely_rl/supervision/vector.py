@@ -440,7 +440,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         """Raise TrainingError if `env` cannot be environment `i`."""
         if (made := _spaces_of(env, name)) != self._spaces:
             raise TrainingError(
-                f"{name} has other spaces than the first: {made} instead of {self._spaces}"
+                f"{name} has different spaces from the first: {made} instead of {self._spaces}"
             )
         for j, known in enumerate(self.envs):
             if j != i and known.unwrapped is env.unwrapped:

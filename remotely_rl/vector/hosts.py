@@ -118,8 +118,8 @@ class Hosts:
         for seat, one in zip(self._seats, descriptions, strict=True):
             if one[:2] != first[:2]:
                 raise TrainingError(
-                    f"environment {seat.begin} has other spaces than the first: {one[:2]} instead"
-                    f" of {first[:2]}"
+                    f"environment {seat.begin} has different spaces from the first: {one[:2]}"
+                    f" instead of {first[:2]}"
                 )
         count, space = self.count, first.observation_space
         self._action_space = batch_space(first.action_space, count)

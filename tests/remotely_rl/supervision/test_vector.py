@@ -183,7 +183,7 @@ def test_a_new_environment_with_other_spaces_is_a_crash() -> None:
     envs.step([0])
     envs.step([0])
     assert envs.crashes[-1].cause is Cause.WRONG_SHAPE
-    assert "a new environment has other spaces than the first" in envs.crashes[-1].what
+    assert "a new environment has different spaces from the first" in envs.crashes[-1].what
 
 
 class Bare(Fragile):
@@ -238,7 +238,7 @@ def test_environments_of_different_spaces_are_refused() -> None:
     class Other(Fragile):
         action_space = spaces.Discrete(9)
 
-    with pytest.raises(TrainingError, match="environment 1 has other spaces than the first"):
+    with pytest.raises(TrainingError, match="environment 1 has different spaces from the first"):
         SupervisedVectorEnv([Faults().make, lambda: Other(Faults())])
 
 

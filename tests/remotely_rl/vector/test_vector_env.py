@@ -608,7 +608,7 @@ def test_errors_number_environments_as_the_user_does() -> None:
     with pytest.raises(TrainingError, match="environment 3 could not be reset"):
         envs.reset()
     envs.close()
-    with pytest.raises(TrainingError, match="environment 3 has other spaces"):
+    with pytest.raises(TrainingError, match="environment 3 has different spaces"):
         VectorEnv([*kinds[:3], cart_pole], envs_per_actor=2)
 
 
