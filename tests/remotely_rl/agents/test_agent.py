@@ -99,9 +99,7 @@ def test_an_agent_trained_without_masks_refuses_a_mask(cart: Agent) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.zeros(3), np.zeros((2, 5)), np.zeros(())])
-def test_an_observation_of_another_shape_is_refused(
-    cart: Agent, bad: Any
-) -> None:
+def test_an_observation_of_another_shape_is_refused(cart: Agent, bad: Any) -> None:
     with pytest.raises(TrainingError, match=r"has \[4\], and a batch of N has \[N, 4"):
         cart.act(bad)
 
@@ -187,9 +185,7 @@ def test_an_onnx_file_computes_the_same_for_any_batch_size(
 
 
 @pytest.mark.parametrize("kind", [sac, td3])
-def test_an_exported_program_chooses_the_agents_actions(
-    kind: Any, tmp_path: Path
-) -> None:
+def test_an_exported_program_chooses_the_agents_actions(kind: Any, tmp_path: Path) -> None:
     agent = agent_of(kind, "Pendulum-v1")
     program = torch.export.load(agent.export(tmp_path / "agent.pt2")).module()
     obs = np.stack(samples(agent, 5))
@@ -204,9 +200,7 @@ def test_masks_and_nested_observations_are_inputs_of_the_graph(camera: Agent) ->
     assert results[0].shape == (3,)
 
 
-def test_an_export_with_an_unknown_suffix_is_refused(
-    cart: Agent, tmp_path: Path
-) -> None:
+def test_an_export_with_an_unknown_suffix_is_refused(cart: Agent, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"must end in \.onnx or \.pt2"):
         cart.export(tmp_path / "agent.tflite")
 

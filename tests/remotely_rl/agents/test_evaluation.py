@@ -359,7 +359,9 @@ def test_a_run_folder_names_the_file_of_its_environments(tmp_path: Path) -> None
         (["--steps", "0"], "steps must be at least 1, not 0"),
     ],
 )
-def test_mistakes_on_the_command_line_are_reported(run: Path, options: list[str], said: str) -> None:
+def test_mistakes_on_the_command_line_are_reported(
+    run: Path, options: list[str], said: str
+) -> None:
     done = invoke("evaluate", str(run), *options)
     assert done.exit_code == 2
     assert said in done.output

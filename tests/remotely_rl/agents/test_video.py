@@ -119,7 +119,7 @@ def test_copies_that_diverge_raise(pong: Path) -> None:
     envs, screen = watched(agent)
     assert isinstance(screen, SecondCopy)
     _, (action, step) = screen.reset(1), next(agent.play(envs, envs.reset(1), False, 1))
-    with pytest.raises(TrainingError, match="diverged from the agent.s"):
+    with pytest.raises(TrainingError, match="diverged from the agent's: the video"):
         screen.step(action, step._replace(reward=step.reward + 1))
     screen.close()
     envs.close()
@@ -230,7 +230,9 @@ def test_an_environment_without_pictures_is_refused(
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_video_that_cannot_be_written_raises_an_error_that_says_why(pong: Path, tmp_path: Path) -> None:
+def test_a_video_that_cannot_be_written_raises_an_error_that_says_why(
+    pong: Path, tmp_path: Path
+) -> None:
     (tmp_path / "folder.mp4").mkdir()
     with pytest.raises(TrainingError, match=r"folder\.mp4 could not be written: .*directory"):
         play(pong, tmp_path / "folder.mp4", steps=3)
@@ -246,7 +248,9 @@ def test_a_video_that_cannot_be_written_raises_an_error_that_says_why(pong: Path
         (["--checkpoint", "best"], "has no best.pt"),
     ],
 )
-def test_mistakes_on_the_command_line_are_reported(pong: Path, options: list[str], said: str) -> None:
+def test_mistakes_on_the_command_line_are_reported(
+    pong: Path, options: list[str], said: str
+) -> None:
     done = invoke("play", str(pong), *options)
     assert done.exit_code == 2
     assert said in done.output

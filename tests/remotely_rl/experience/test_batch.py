@@ -36,9 +36,7 @@ def test_minibatches_have_every_row_once(rows: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(("width", "count"), [(8, 4), (10, 4), (9, 4), (3, 8)])
-def test_recurrent_minibatches_have_whole_sequences(
-    width: int, count: int
-) -> None:
+def test_recurrent_minibatches_have_whole_sequences(width: int, count: int) -> None:
     parts = list(numbered_pieces(5, width).minibatches(count, torch.Generator()))
     met = torch.cat([part.transitions.action[0] for part in parts])
     assert sorted(met.tolist()) == list(range(width))

@@ -38,7 +38,9 @@ def died(exit: int | str, stderr: str, record: FlightRecord | None) -> remotely.
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_errors_that_a_new_actor_may_not_have_are_survived(error: BaseException, survived: bool) -> None:
+def test_errors_that_a_new_actor_may_not_have_are_survived(
+    error: BaseException, survived: bool
+) -> None:
     assert failures.is_failure(error) == survived
 
 
@@ -94,7 +96,9 @@ def test_the_report_of_a_death_names_the_environment_being_stepped() -> None:
 
 
 @pytest.mark.parametrize("record", [None, FlightRecord(3, toys.Guess.action_space)])
-def test_the_report_of_a_death_between_steps_names_only_the_actor(record: FlightRecord | None) -> None:
+def test_the_report_of_a_death_between_steps_names_only_the_actor(
+    record: FlightRecord | None,
+) -> None:
     report = failures.report_of(died("SIGKILL", "", record), lived=40)
     assert str(report) == "an actor died: Actor-2 ended"
     assert (report.cause, report.lived) == (Cause.DIED, 40)

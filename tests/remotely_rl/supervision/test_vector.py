@@ -48,7 +48,9 @@ def test_a_step_that_raises_has_a_crash_row_and_a_report() -> None:
 
 
 @pytest.mark.parametrize("episode_seeds", [False, True])
-def test_a_crashed_environment_is_recreated_with_another_seed_at_its_next_reset(episode_seeds: bool) -> None:
+def test_a_crashed_environment_is_recreated_with_another_seed_at_its_next_reset(
+    episode_seeds: bool,
+) -> None:
     faults = Faults(step_1="raise")
     envs = two(faults, episode_seeds=episode_seeds)
     envs.reset(seed=1)
@@ -210,9 +212,7 @@ class Unspaced(Fragile):
         (Unspaced, "has action_space None: set it in `__init__` to one of gymnasium.spaces"),
     ],
 )
-def test_an_environment_of_the_old_interface_is_refused(
-    kind: type[Fragile], words: str
-) -> None:
+def test_an_environment_of_the_old_interface_is_refused(kind: type[Fragile], words: str) -> None:
     with pytest.raises(TrainingError, match=f"environment 0.* {words}"):
         SupervisedVectorEnv([lambda: kind(Faults())]).reset()
 

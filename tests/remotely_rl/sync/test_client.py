@@ -48,16 +48,16 @@ class Worker:
 
 
 def interleave(order: str, constant: bool = False) -> tuple[list[float], list[Worker]]:
-    """`order` has the number of the worker of each event; events alternate between pull and push."""
+    """`order` has the worker of each event; a worker alternates between pull and push."""
     rule = sync.make("asynchronous", torch.tensor([2.0]), 2, sync.sgd(1.0))
     workers = [Worker(rule, number, constant) for number in (0, 1)]
     turns = [itertools.cycle((PULL, PUSH)) for _ in workers]
     shared = []
-    for number in map(int, order):
-        if next(turns[number]) is PULL:
-            workers[number].pull()
+    for worker in map(int, order):
+        if next(turns[worker]) is PULL:
+            workers[worker].pull()
         else:
-            workers[number].push()
+            workers[worker].push()
             shared.append(float(rule.parameters))
     return shared, workers
 

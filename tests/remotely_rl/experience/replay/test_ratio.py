@@ -8,9 +8,7 @@ from remotely_rl.experience.replay import Ratio
 
 
 @pytest.mark.parametrize(("width", "batch_size", "updates"), [(16, 32, 16), (64, 2_048, 1)])
-def test_updates_owed_follow_from_the_ratio(
-    width: int, batch_size: int, updates: int
-) -> None:
+def test_updates_owed_follow_from_the_ratio(width: int, batch_size: int, updates: int) -> None:
     ratio = Ratio(8, batch_size)
     for phase in range(1, 10):
         ratio.appended(4 * width)

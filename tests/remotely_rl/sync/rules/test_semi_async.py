@@ -10,6 +10,7 @@ from remotely_rl import sync
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl.sync.quadratic import descent, play, round_robin, start
 
+
 def test_semi_async_gives_the_trace_computed_by_hand() -> None:
     played = play("semi_async:n=2", 3, [0, 1, 2, 0, 0, 1, 2, 2])
 

@@ -158,7 +158,9 @@ def test_the_command_prints_writes_and_plots(folder: Path, tmp_path: Path) -> No
         ([], "Missing argument"),
     ],
 )
-def test_mistakes_on_the_command_line_are_reported(words: list[str], message: str, folder: Path) -> None:
+def test_mistakes_on_the_command_line_are_reported(
+    words: list[str], message: str, folder: Path
+) -> None:
     common = ["--data", str(folder), "--iterations", "1", "--hidden", "2"]
     if "--clients" not in words:
         common += ["--clients", "2"]
