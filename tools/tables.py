@@ -168,12 +168,12 @@ def seats() -> str:
             before,
             event.value,
             rule.next,
-            "the death" if rule.is_told else "",
-            "the row of a crash to each episode under way" if rule.is_owed else "",
+            "the death" if rule.reports_death else "",
+            "running episodes" if rule.loses_episodes else "",
         ]
         for (before, event), rule in states.TABLE.items()
     ]
-    return table(["state", "event", "next", "told", "owed"], rows)
+    return table(["state", "event", "next", "reported", "lost"], rows)
 
 
 def figures() -> str:

@@ -37,7 +37,7 @@ from remotely_rl.learning.learner import (
 )
 from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.supervision import Crashes, CrashReport
-from remotely_rl.supervision.failures import the_model_computes
+from remotely_rl.supervision.failures import model_errors_are_fatal
 from remotely_rl.sync.client import MakeOptimizer
 from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.rule import Rule
@@ -228,7 +228,7 @@ class SegmentWork:
             self._play()
         batch = self._minibatches_left.pop()
         began = time.perf_counter()
-        with the_model_computes():
+        with model_errors_are_fatal():
             policy, value, rows = self.learner.forward(batch)
             losses = self._losses_at(policy, value, rows, self.progress)
             gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)

@@ -265,7 +265,7 @@ class _Told:
     def tell(self) -> None:
         """Tell what was not told yet."""
         with self._lock:
-            self._crashes.tell()
+            self._crashes.flush()
 
 
 def _simulators(config: Common, hosts: int, told: Any, first_index: int) -> Simulators:

@@ -684,7 +684,7 @@ class Session(Generic[C]):
             self._look_at_evaluation(POLL_S)
 
     def _finish(self, ended: str, raised: bool) -> None:
-        self.crashes.tell()
+        self.crashes.flush()
         now = self.seconds()
         try:
             if not raised:

@@ -34,7 +34,7 @@ class ShortMask(space_toys.Masked):
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        (FourValues, r"environment 0 .* in step 1, .*`step` returned a tuple of 4: let it return"),
+        (FourValues, r"environment 0 .* in step 1, .*`step` returned a tuple of 4: it must return"),
         (Wide, r"returned an observation .* in step 1, .* has shape \(3,\); its space has \(2,\)"),
         (ShortMask, r"has an action_mask of shape \(5,\); its actions need 8 numbers"),
         (lambda: toys.Blank(spaces.Text(5)), "observation space is Text"),

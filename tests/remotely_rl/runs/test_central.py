@@ -454,5 +454,5 @@ def test_a_vector_environment_that_resets_in_the_same_step_is_refused_in_a_sente
     tmp_path: Path,
 ) -> None:
     config = dataclasses.replace(CONFIG, env=toys.guess_in_pairs, sampling="central")
-    with pytest.raises(TrainingError, match=r"resets by .*SAME_STEP.* sampling=local"):
+    with pytest.raises(TrainingError, match=r"autoreset mode .*SAME_STEP.* sampling=local"):
         ppo.train(config, run=tmp_path / "run")
