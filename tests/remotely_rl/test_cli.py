@@ -131,7 +131,7 @@ def test_all_algorithms_are_listed_with_a_line_each() -> None:
     text = " ".join(invoke("train", "--help").output.split())
     for name, algorithm in algorithms.ALGORITHMS.items():
         assert f"{name} {algorithm.summary}" in text
-    assert "FILE.py:NAME An algorithm of your own." in text
+    assert "FILE.py:NAME Your own algorithm." in text
 
 
 def test_options_become_fields_and_the_rest_stays_as_it_is(

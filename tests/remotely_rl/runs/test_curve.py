@@ -215,7 +215,7 @@ def test_the_command_draws_what_can_be_drawn_and_names_the_rest(
     done = CliRunner().invoke(main, ["plot", str(full), str(empty), "--x", "steps"])
     assert done.exit_code == 0
     assert done.stdout == f"{out}\n"
-    assert done.stderr == f"left out, because no episode has ended there: {empty}\n"
+    assert done.stderr == f"left out, because it has no finished episode: {empty}\n"
     assert [axis.get_xlabel() for axis in drawn[0].axes] == ["steps"]
 
 
