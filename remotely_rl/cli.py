@@ -133,9 +133,9 @@ def _train_command(name: str) -> click.Command:
                 return
             if address is not None:
                 cluster.connect(config.processes, address)
-            made = [hooks.made(named_in("--hook", name), name) for name in hook]
+            instances = [hooks.make(named_in("--hook", name), name) for name in hook]
             result = train_by(
-                config, model_of(model), run=run, resume=resume, initial=initial, hooks=made
+                config, model_of(model), run=run, resume=resume, initial=initial, hooks=instances
             )
         if result.new_steps == 0:
             again = "next" if resume else "first"

@@ -210,7 +210,7 @@ CONFIG = "@dataclasses.dataclass(frozen=True)\nclass Config(rl.Common): ...\n"
         ("trian = 3", "has nothing called 'train', did you mean 'trian'?"),
         (
             f"{LOOP}class Config(rl.Common): ...\ntrain = rl.Train('own', Config, loop)",
-            "the Config of own, Config, is no dataclass, so that its fields are none: write",
+            "the Config of own, Config, is not a dataclass, so it has no fields: write",
         ),
         (
             f"{LOOP}class Config: ...\ntrain = rl.Train('own', Config, loop)",

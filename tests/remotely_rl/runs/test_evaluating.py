@@ -240,7 +240,7 @@ def test_training_does_not_wait_for_one_that_does_not_end_nor_does_ctrl_c(
     monkeypatch.setattr(evaluating, "END_S", 0.0)
     config = dataclasses.replace(EVALUATED, env=Endless)
     assert a2c.train(config, run=tmp_path / "run").ended == "100 steps are done"
-    assert "the last evaluation has not ended in 0 s: it is left out" in capsys.readouterr().out
+    assert "the last evaluation has not ended in 0 s: it is skipped" in capsys.readouterr().out
 
     class Interrupts(Hook):
         def on_update(self, session: Any, metrics: Any) -> None:

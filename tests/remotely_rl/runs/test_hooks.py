@@ -133,7 +133,7 @@ def test_a_hook_that_raises_leaves_a_run_that_goes_on(moment: str, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("hook", "said"),
-    [(Diary, "has the class Diary: pass an instance"), (3, "has a int, which is no")],
+    [(Diary, "has the class Diary: pass an instance"), (3, "has a int, not a remotely_rl.Hook")],
 )
 def test_what_is_no_hook_is_refused_before_a_folder_is_made(
     hook: Any, said: str, tmp_path: Path

@@ -293,7 +293,7 @@ def test_a_run_begins_with_the_model_of_another_one_and_its_units_of_values(tmp_
     ("change", "more", "said"),
     [
         ({"lstm": 4}, {}, "is a checkpoint of another model"),
-        ({}, {"initial": "nowhere"}, "nowhere is no run to begin with"),
+        ({}, {"initial": "nowhere"}, "nowhere is not a run to start from"),
         ({}, {"resume": "first"}, "use --resume without --initial"),
     ],
 )
@@ -359,6 +359,6 @@ def test_what_learning_alone_needs_is_imported_beside_and_its_failure_is_not_tol
 ) -> None:
     (tmp_path / "imported_late.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(training, "IMPORTED_LATE", "imported_late")
+    monkeypatch.setattr(training, "LATE_IMPORT", "imported_late")
     training.import_late().join()
     assert (sys.modules.pop("imported_late", None) is not None) == is_there
