@@ -172,7 +172,8 @@ def _train_seeds(
 
     outcomes = train_each(
         train_by, config, seeds, _arguments("seeds", "at_once", "run"),
-        folder=None if run is None else Path(run), asked=at_once, address=address, say=click.echo,
+        folder=None if run is None else Path(run), requested=at_once, address=address,
+        say=click.echo,
     )  # fmt: skip
     if any(outcome.has_failed for outcome in outcomes):
         raise click.exceptions.Exit(1)

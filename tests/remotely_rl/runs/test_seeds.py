@@ -40,7 +40,7 @@ def test_seeds_are_named_one_by_one_or_from_to(text: str, named: list[int]) -> N
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "--seeds needs numbers as 1-5 or 1,2,7, not ''"),
+        ("", "--seeds needs numbers such as 1-5 or 1,2,7, not ''"),
         ("5-1", "not '5-1'"),
         ("one", "not 'one'"),
         ("1-3,2", "--seeds 1-3,2 names a seed twice"),
@@ -160,12 +160,12 @@ def here(monkeypatch: pytest.MonkeyPatch, local: None, no_curve: None) -> list[l
     """Commands run in this process, one after another; returns those that have."""
     ran: list[list[str]] = []
 
-    def run(its: Any, commands: seeds.Commands, may_go_on: Any) -> dict[int, int]:
+    def run(its: Any, commands: seeds.Commands, may_continue: Any) -> dict[int, int]:
         codes = {}
         for seed, words in commands.items():
             ran.append([*words])
             codes[seed] = invoke(*words).exit_code
-            if not may_go_on(seed, codes[seed]):
+            if not may_continue(seed, codes[seed]):
                 break
         return codes
 
@@ -219,7 +219,7 @@ def test_a_run_that_fails_before_its_folder_is_made_is_the_last(
     ("words", "said"),
     [
         (["--seeds", "1-2", "--preset", "none"], "each run of --seeds needs an end: --total-steps"),
-        (["--seeds", "x", "--minutes", "1"], "--seeds needs numbers as 1-5 or 1,2,7, not 'x'"),
+        (["--seeds", "x", "--minutes", "1"], "--seeds needs numbers such as 1-5 or 1,2,7, not 'x'"),
         (["--seeds", "1", "--seed", "2"], "--seeds gives each run its seed: leave out --seed"),
         (["--seeds", "1", "--resume", "r"], "--seeds resumes the runs in its --run DIR: leave out"),
         (["--at-once", "2"], "--at-once limits the runs of --seeds: give --seeds too"),
@@ -268,7 +268,7 @@ def test_that_a_run_is_of_another_algorithm_is_told_before_its_settings(tmp_path
 
 def test_a_run_without_a_checkpoint_and_a_folder_that_is_a_run_are_told(tmp_path: Path) -> None:
     kept(tmp_path / "seed-1")
-    with pytest.raises(TrainingError, match="seed-1 has no checkpoint to go on from: remove it"):
+    with pytest.raises(TrainingError, match="seed-1 has no checkpoint to resume from: remove it"):
         seeds.check_continues(tmp_path / "seed-1", "ppo", ppo.Config(env="CartPole-v1"))
     with pytest.raises(TrainingError, match="seed-1 is a run itself: --seeds needs another"):
         seeds.check_continues(tmp_path / "seed-1" / "seed-1", "ppo", ppo.Config(env="CartPole-v1"))
@@ -294,7 +294,7 @@ def test_ctrl_c_ends_all_runs_in_good_order_and_once_more_goes_on(tmp_path: Path
     assert training.returncode == 0, rest
     assert rest.count("stopped by SIGINT") == 2
     assert rest.count("not over") == 2
-    assert rest.splitlines()[-1] == f"the same command with --run {run} goes on"
+    assert rest.splitlines()[-1] == f"the same command with --run {run} continues"
     steps = run_folder.load_checkpoint(run / "seed-1" / "checkpoint.pt")["counters"]["env_steps"]
 
     done = subprocess.run(
