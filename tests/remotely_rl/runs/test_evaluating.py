@@ -157,7 +157,7 @@ def test_training_goes_on_without_evaluations_that_cannot_go_on(env: Any) -> Non
     other = toys.network(2) if env is Chosen else model  # the parameters of another model
     made.begin(100, checkpoint(other), model)
     wait_until(lambda: made.look(0.1) is None and not made.is_under_way, "it has given up")
-    assert said[-1].startswith("training goes on without evaluations: ")
+    assert said[-1].startswith("training continues without evaluations: ")
     assert not made.is_due(1_000)
     made.close()
 

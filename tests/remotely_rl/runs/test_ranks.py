@@ -200,7 +200,7 @@ def test_a_learner_on_a_store_that_is_killed_is_missed_by_nobody(
     def act() -> None:
         until_updates(tmp_path / "run")
         os.kill(the_rank(), signal.SIGKILL)
-        wait_until(lambda: "the others go on" in capfd.readouterr().out, "the death is told")
+        wait_until(lambda: "the others continue" in capfd.readouterr().out, "the death is told")
         os.kill(os.getpid(), signal.SIGINT)
 
     acting = meanwhile(act)
