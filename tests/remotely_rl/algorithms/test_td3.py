@@ -241,7 +241,7 @@ def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never
     ("changes", "model", "message"),
     [
         ({"env": toys.Guess}, None, r"td3 needs continuous actions.* for Discrete\(n\) use dqn"),
-        ({}, toys.with_a_memory, "no recurrent state; to train a model with a memory use a2c"),
+        ({}, toys.with_a_memory, "no recurrent state; train a recurrent model with a2c"),
         ({}, toys.network(1, 2), r"expected \(policy \[2, 1\], .* \(1 is the width of an action\)"),
     ],
 )

@@ -50,7 +50,7 @@ def test_a_disk_that_is_full_is_told_of_once_and_training_goes_on(
             clock.now += 31
             run.tick()
         said = capsys.readouterr().out.splitlines()
-        sentence = f"cannot write to {run.folder.path}: No space left on device; going on"
+        sentence = f"cannot write to {run.folder.path}: No space left on device; training continues"
         assert said.count(sentence) == 1
         assert not run.folder.checkpoint.exists()
 

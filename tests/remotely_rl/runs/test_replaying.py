@@ -79,8 +79,8 @@ def test_the_number_of_updates_is_told_whatever_the_batch(
     monkeypatch.setattr(Session, "say", lambda session, text: said.append(text))
     run_replay(batch_size=5)
     assert "an update for every 2.5 steps (replay_ratio / batch_size)" in said
-    assert replaying.told(1.0) == "1 update for each step (replay_ratio / batch_size)"
-    assert replaying.told(4.0) == "4 updates for each step (replay_ratio / batch_size)"
+    assert replaying.updates_per_step(1.0) == "1 update for each step (replay_ratio / batch_size)"
+    assert replaying.updates_per_step(4.0) == "4 updates for each step (replay_ratio / batch_size)"
 
 
 @pytest.mark.parametrize(("reward_clip", "unit"), [(0.0, (1400 / 3) ** 0.5), (15.0, 1.0)])
