@@ -25,7 +25,7 @@ def compared(
 ) -> dict[str, Any]:
     """Return a line of `column` over another for each group of runs, in the order given.
 
-    A group is runs of one algorithm and environment with the same settings (`curve.CHANCE` are
+    A group is runs of one algorithm and environment with the same settings (`curve.PER_RUN` are
     those that may differ): a line for each, and a band where all of them have data.  `left_out` are
     runs that have no such number yet.  Raises ValueError for what cannot be compared.
     """
@@ -45,7 +45,7 @@ def compared(
         if line is None:
             left_out.append(name)
             continue
-        group = curve.Group(f"{config.algorithm}, {config.env}", curve.telling(config.config), [])
+        group = curve.Group(f"{config.algorithm}, {config.env}", curve.group_settings(config.config), [])
         kind = repr((group.name, sorted(group.settings.items(), key=lambda pair: pair[0])))
         groups.setdefault(kind, group)
         lines.setdefault(kind, {})[name] = line

@@ -127,16 +127,16 @@ class Recorder:
         with self._disk(self._folder.metrics):
             self._writer.write(row)
         self._progress.show(row)
-        for remark in self._tally.remarks():
-            self.say(remark)
+        for warning in self._tally.warnings():
+            self.say(warning)
         if clipped := self._clipping.news():
             self.say(clipped)
         self._judge(now)
 
     def _judge(self, now: float) -> None:
         counters = self._tally.counters
-        if self._tally.judged() > counters.best_return:
-            counters.best_return = self._tally.judged()
+        if self._tally.short_return_mean() > counters.best_return:
+            counters.best_return = self._tally.short_return_mean()
             if not self._config.evaluate_every:
                 self._save(self._folder.best, now)
 

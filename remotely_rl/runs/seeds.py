@@ -182,7 +182,7 @@ def check_continues(run: Path, algorithm: str, config: Common) -> None:
             f"{run} has no checkpoint to resume from: remove it, or choose another --run"
         )
     now = run_folder.upgrade(json.loads(json.dumps(run_folder.fields_of(config))))
-    for name in sorted(now.keys() - (curve.CHANCE - {"env"})):
+    for name in sorted(now.keys() - (curve.PER_RUN - {"env"})):
         if name in kept.config and kept.config[name] != now[name]:
             raise TrainingError(
                 f"{run} was trained with {name}={kept.config[name]}, not {now[name]}: give the"

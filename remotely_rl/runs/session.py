@@ -192,7 +192,7 @@ def limit_reached(config: Common, tally: Tally, seconds: float) -> str:
         return f"{config.total_steps:,} steps are done"
     if config.minutes and seconds >= config.minutes * 60:
         return f"{config.minutes:g} minute{' is' if config.minutes == 1 else 's are'} over"
-    if config.target is not None and tally.judged() >= config.target:
+    if config.target is not None and tally.short_return_mean() >= config.target:
         return f"the mean return of {config.target:g} is reached"
     return ""
 

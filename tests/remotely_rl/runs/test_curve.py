@@ -41,7 +41,7 @@ def run(
             told = "" if math.isnan(score) else score
             print(60 * minutes, 1000 * minutes, told, told, sep=",", file=file)
     if ended_at is not None:
-        saved = {"counters": {}, "recent": [[ended_at, 100]] * metrics.JUDGED_BY}
+        saved = {"counters": {}, "recent": [[ended_at, 100]] * metrics.SHORT_WINDOW}
         run_folder.save_checkpoint(folder / "checkpoint.pt", saved)
     return folder
 

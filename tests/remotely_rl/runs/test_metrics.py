@@ -12,7 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 from remotely_rl import durable
 from remotely_rl.environments import Episode
 from remotely_rl.runs import curve, metrics
-from remotely_rl.runs.metrics import COLUMNS, MOST_METRICS, Tally, Writer
+from remotely_rl.runs.metrics import COLUMNS, MAX_METRICS, Tally, Writer
 from tests.remotely_rl import toys
 
 PROMISED = """
@@ -177,11 +177,11 @@ def test_a_curve_is_drawn_of_what_there_is(tmp_path: Path) -> None:
 def test_a_run_is_judged_by_its_last_thirty_games_and_not_before_there_are_so_many() -> None:
     tally = Tally()
     tally.sampled(1, [Episode(5.0, 1)] * 29, {})
-    assert math.isnan(tally.judged())
+    assert math.isnan(tally.short_return_mean())
     tally.sampled(1, [Episode(5.0, 1)], {})
-    assert tally.judged() == 5.0
+    assert tally.short_return_mean() == 5.0
     tally.sampled(1, [Episode(7.0, 1)] * 30, {})
-    assert tally.judged() == 7.0
+    assert tally.short_return_mean() == 7.0
     assert tally.return_mean() == 6.0
 
 
@@ -226,9 +226,9 @@ def test_a_metric_that_is_no_number_is_left_out_and_told_of_once() -> None:
     tally = Tally()
     for _ in range(2):
         tally.sampled(1, [Episode(0.0, 1, {"success": math.nan}), Episode(0.0, 1)], {})
-    (said,) = tally.remarks()
-    assert said.startswith("the metric 'success' of an episode is no finite number")
-    assert tally.remarks() == []
+    (said,) = tally.warnings()
+    assert said.startswith("the metric 'success' of an episode is not a finite number")
+    assert tally.warnings() == []
     tally.sampled(1, [Episode(0.0, 1, {"success": 1.0})], {})
     assert tally.close(1.0)["episode/success"] == 1.0
 
@@ -237,8 +237,8 @@ def test_a_name_for_each_episode_does_not_make_a_column_for_each() -> None:
     tally = Tally()
     tally.sampled(1, [Episode(0.0, 1, {f"level_{n}": 1.0}) for n in range(50)], {})
     columns = [name for name in tally.close(1.0) if name.startswith("episode/")]
-    assert columns == [f"episode/level_{n}" for n in range(MOST_METRICS)]
-    (said,) = tally.remarks()
+    assert columns == [f"episode/level_{n}" for n in range(MAX_METRICS)]
+    (said,) = tally.warnings()
     assert said == (
-        "episodes have more than 32 metrics: 'level_32' and all that come later are left out"
+        "episodes have more than 32 metrics: 'level_32' and later ones are left out"
     )

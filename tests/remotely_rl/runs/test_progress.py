@@ -97,13 +97,13 @@ def test_before_the_first_game_there_are_dashes() -> None:
 def test_the_time_that_is_left_is_that_of_the_limit_which_comes_first(
     limits: dict[str, Any], seconds: float
 ) -> None:
-    assert progress.left(row(), Common(**limits)) == pytest.approx(seconds)
+    assert progress.seconds_left(row(), Common(**limits)) == pytest.approx(seconds)
 
 
 def test_nobody_knows_how_long_it_takes_without_a_limit_or_without_speed() -> None:
-    assert math.isnan(progress.left(row(), NO_LIMITS))
-    assert math.isnan(progress.left(Tally().close(5.0), Common(total_steps=100)))
-    assert progress.left(Tally().close(5.0), Common(total_steps=100, minutes=1.0)) == 55.0
+    assert math.isnan(progress.seconds_left(row(), NO_LIMITS))
+    assert math.isnan(progress.seconds_left(Tally().close(5.0), Common(total_steps=100)))
+    assert progress.seconds_left(Tally().close(5.0), Common(total_steps=100, minutes=1.0)) == 55.0
 
 
 def test_the_time_that_is_left_is_shown() -> None:
@@ -231,7 +231,7 @@ def test_of_images_that_no_convolution_sees_a_run_says_so() -> None:
     line, (warning,) = said(image(6, 30, 30, 7))  # seven frames of six channels, perhaps
     assert line.startswith("model: MLP")
     assert "flattened to" in line
-    assert warning.startswith("no convolutions see the images in it")
+    assert warning.startswith("the model has no convolutions for the images")
 
 
 def test_of_a_policy_with_critics_the_layers_of_the_policy_are_said() -> None:
