@@ -13,7 +13,13 @@ from gymnasium.vector import VectorEnv
 from remotely.arguments import signature_of
 from remotely_rl.environments import additions, env_pool
 from remotely_rl.environments.additions import Wrapper
-from remotely_rl.environments.atari import TAKES, Atari, is_atari_id, make_vector, observes_ram
+from remotely_rl.environments.atari import (
+    VECTOR_ARGUMENTS,
+    Atari,
+    is_atari_id,
+    make_vector,
+    observes_ram,
+)
 from remotely_rl.environments.contract import Environments
 from remotely_rl.environments.games import takes_turns
 from remotely_rl.environments.images import Images, preprocessed
@@ -29,7 +35,7 @@ Source = str | Callable[..., Any]
 
 
 # What gymnasium.make takes beside the arguments of an environment.
-OF_MAKE = ("render_mode", "max_episode_steps", "disable_env_checker")
+MAKE_ARGUMENTS = ("render_mode", "max_episode_steps", "disable_env_checker")
 CANNOT_WAIT = "step as one and cannot wait for the pause: set resets=at_once"
 
 
@@ -179,12 +185,12 @@ def check_is_known(source: Source, kwargs: Mapping[str, Any] | None = None) -> N
 
 def _check_arguments(source: str, spec: EnvSpec, kwargs: Mapping[str, Any]) -> None:
     if is_atari_id(source) and not observes_ram(spec):
-        additions.check_known(source, kwargs, TAKES)
+        additions.check_known(source, kwargs, VECTOR_ARGUMENTS)
         return
     point = spec.entry_point
     creator = load_env_creator(point) if isinstance(point, str) else point
     if creator is not None:
-        additions.check_taken(source, kwargs.keys() - set(OF_MAKE[1:]), creator)
+        additions.check_taken(source, kwargs.keys() - set(MAKE_ARGUMENTS[1:]), creator)
 
 
 def _native(

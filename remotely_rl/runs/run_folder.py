@@ -108,7 +108,7 @@ def fields_of(config: Any) -> dict[str, Any]:
         for name, text in texts.items()
         if text is not None
     }
-    words = [additions.word_of(one) for one in config.wrappers]
+    words = [additions.reference_to(one) for one in config.wrappers]
     return fields | {"env": name_of(config.env), "env_kwargs": arguments, "wrappers": words}
 
 
@@ -120,7 +120,7 @@ def source_of(env: Any) -> str | None:
     if isinstance(env, str):
         return None
     is_made_by_name = isinstance(env, type | types.FunctionType | functools.partial)
-    return user_code.word_for(env) or (additions.word_of(env) if is_made_by_name else None)
+    return user_code.word_for(env) or (additions.reference_to(env) if is_made_by_name else None)
 
 
 # How to pass again, on the command line, what a folder could not keep.
@@ -132,7 +132,7 @@ def not_kept(config: Any) -> dict[str, str]:
     from remotely_rl.environments import additions  # noqa: PLC0415 - imports torch
 
     arguments = [f"{k}={v!r}" for k, v in config.env_kwargs.items() if settings.text_of(v) is None]
-    wrappers = [additions.called(one) for one in config.wrappers if additions.word_of(one) is None]
+    wrappers = [additions.display_name(one) for one in config.wrappers if additions.reference_to(one) is None]
     lost = {"env_kwargs": ", ".join(arguments), "wrappers": ", ".join(wrappers)}
     return {name: what for name, what in lost.items() if what}
 

@@ -193,7 +193,7 @@ def begin(
         raise
     session.learner = made
     session.opening = [
-        *progress.summary(made.model, info), f"learning rate: {made.learning_rate}", *info.odd,
+        *progress.summary(made.model, info), f"learning rate: {made.learning_rate}", *info.warnings,
         *config.remarks(is_own_model=model is not None), *run_folder.remarks(config),
     ]  # fmt: skip
     if os.environ.get("REMOTELY_LOCAL") != "1":  # in local mode there is no wait to use
@@ -268,7 +268,7 @@ def config_of(
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
     if "wrappers" not in given:
-        additions.check_is_elsewhere(kept.get("wrappers", ()), run)
+        additions.check_is_outside(kept.get("wrappers", ()), run)
     if "env_kwargs" in given:
         given = given | {"env_kwargs": {**kept.get("env_kwargs", {}), **given["env_kwargs"]}}
     if "preset" in given:
@@ -294,9 +294,9 @@ def _environments_of(run: str | Path, ran: run_folder.RunConfig) -> environments
             f"{run} was trained on {env}, which Gymnasium does not know; if it is your own"
             f" callable, pass it with {again}"
         )
-    additions.check_is_elsewhere([word], run, "environment", again)
+    additions.check_is_outside([word], run, "environment", again)
     try:
-        return additions.named(word, "environment")  # type: ignore[no-any-return]
+        return additions.resolve(word, "environment")  # type: ignore[no-any-return]
     except TrainingError as error:
         raise TrainingError(
             f"{run} was trained on {env}, and {error}; pass it with {again}"
@@ -313,7 +313,7 @@ class EnvironmentInfo(NamedTuple):
     spec: Tree  # of Leaf, one for each array of an observation
     actions: Actions
     obs: Tree  # of arrays [probe_steps or less, ...], from random play
-    odd: list[str]  # warnings for the user
+    warnings: list[str]  # for the user
 
 
 @remotely.remote_class
@@ -337,8 +337,8 @@ class Probe:
             if config.random_start:  # not every environment supports it
                 envs.reset(seed)
                 envs.decorrelate(0, [np.random.default_rng(seed)])
-            obs, odd = checks.look(envs, steps, seed, config.max_crash_rate)
-            return EnvironmentInfo(envs.space, envs.spec, envs.actions, obs, odd)
+            obs, warnings = checks.play(envs, steps, seed, config.max_crash_rate)
+            return EnvironmentInfo(envs.space, envs.spec, envs.actions, obs, warnings)
         finally:
             envs.close()
 

@@ -131,17 +131,17 @@ def test_an_argument_is_kept_as_the_text_that_the_command_line_takes(value: Any,
     ],
 )  # fmt: skip
 def test_a_wrapper_is_kept_by_the_text_that_names_it(wrapper: Any, word: str | None) -> None:
-    assert additions.word_of(wrapper) == word
+    assert additions.reference_to(wrapper) == word
     if word is not None:
-        found = additions.named(word)
-        assert additions.word_of(found) == word
+        found = additions.resolve(word)
+        assert additions.reference_to(found) == word
 
 
 def test_a_wrapper_of_a_users_file_is_kept_by_its_file(tmp_path: Path) -> None:
     file = tmp_path / "wrap_by_file.py"
     file.write_text(HERE.read_text())
-    wrapper = additions.named(f"{file}:Half(part=0.25)")
-    assert additions.word_of(wrapper) == f"{file}:Half(part=0.25)"
+    wrapper = additions.resolve(f"{file}:Half(part=0.25)")
+    assert additions.reference_to(wrapper) == f"{file}:Half(part=0.25)"
     assert wrapper(gymnasium.make("CartPole-v1")).part == 0.25
 
 
