@@ -242,7 +242,7 @@ def test_a_run_is_named_for_the_game() -> None:
     ("make", "more", "says"),
     [
         (Party, {}, "lets all agents act at once.*there is MultiAgent"),
-        (toys.Guess, {}, "has one agent: SelfPlay takes games in turns"),
+        (toys.Guess, {}, "has one agent: SelfPlay takes turn-based games"),
         (functools.partial(Race, players=1), {}, "self-play needs two or more"),
         (Race, {"keep": 0}, "keep must be at least 1, not 0"),
         (Race, {"every": 0}, "every must be at least 1, not 0"),

@@ -338,7 +338,7 @@ def test_a_space_that_no_policy_fits_is_refused_by_what_would_fit(
     "space", [spaces.Tuple([]), spaces.Box(0, 1, (2, 0)), spaces.MultiDiscrete([])], ids=str
 )
 def test_a_space_with_nothing_in_it_is_named(space: gymnasium.Space[object]) -> None:
-    said = r" is .*, which has no number in it: leave it out"
+    said = r" is .*, which is empty: leave it out"
     with pytest.raises(TrainingError, match=f"this environment's action space{said}"):
         action_spaces.of(space)
     with pytest.raises(TrainingError, match=rf"action\['arm'\]{said}"):

@@ -77,8 +77,8 @@ def test_wrappers_are_around_each_environment_the_first_one_innermost() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([wrapping_toys.needs_more], ("the wrapper needs_more is called with an environment alone,"
-                                     " and is missing a required argument: 'size'")),
+        ([wrapping_toys.needs_more], ("the wrapper needs_more is called with only an environment:"
+                                     " missing a required argument: 'size'")),
         ([3], "a wrapper is a class or a function of an environment, not a int"),
         (Half, "wrappers must be a list of wrappers"),
         ("gymnasium.wrappers:TimeLimit", "wrappers must be a list"),

@@ -152,7 +152,7 @@ def test_games_that_are_to_differ_are_reset_whole() -> None:
     ages = [game.now for game in games_of(envs)]
     assert len(set(ages)) > 1
     half = np.array([True, False, False] * 3)
-    with pytest.raises(ValueError, match="the agents of a game begin together"):
+    with pytest.raises(ValueError, match="the agents of a game start together"):
         envs.vector.reset(options={"reset_mask": half})
 
 
@@ -199,7 +199,7 @@ class Longer(Party):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (Unnamed, "has no possible_agents: let that be a list of all agents"),
+        (Unnamed, "has no possible_agents, which must list all agents"),
         (Mixed, r"the actions of agent 'c' are Discrete\(4\), and those of 'a' Discrete\(3\)"),
         (Race, r"take turns \(an AECEnv\).*use its parallel_env, or pettingzoo.utils.aec_to_para"),
         (Lone, "is a gymnasium.Env, which has one agent"),
