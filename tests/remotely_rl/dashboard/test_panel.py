@@ -119,7 +119,7 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(browser: Browser) -> N
     status, why = browser.refused("/api/compare", run="one", over="rollout/return_mean")
     assert (status, why[:10]) == (400, "the x axis")
     status, why = browser.refused("/api/compare", run=[f"r{n}" for n in range(51)])
-    assert (status, why) == (400, "51 runs are too many for one picture; choose 50 at most")
+    assert (status, why) == (400, "51 runs are too many for one chart; choose 50 at most")
 
 
 # --- hostile folders and names --------------------------------------------------------------------
