@@ -54,7 +54,7 @@ def test_the_greeter_greets(local: bool) -> None:
     assert (script == greeter) == local
 
 
-def test_the_darts_come_near_pi(local: bool) -> None:
+def test_parallel_pi_estimates_pi(local: bool) -> None:
     last = run(ROOT / "examples" / "parallel_pi.py", local).splitlines()[-1]
     # Seeded, so the same each time; the standard error of four million darts is 0.0008.
     assert float(last.split()[-1]) == pytest.approx(3.14159, abs=0.003)
@@ -68,7 +68,7 @@ def test_a_learner_is_fed_by_futures(local: bool) -> None:
     ]
 
 
-def test_functions_run_over_the_cores(local: bool) -> None:
+def test_the_executor_example_runs_functions(local: bool) -> None:
     said = run(ROOT / "examples" / "executor.py", local)
     assert "1000000000041 is divisible by 3" in said
     assert "there are 9592 primes below 100000" in said
@@ -86,7 +86,7 @@ def test_simulators_dial_in_to_a_learner() -> None:
     assert said == "2 simulators have dialled in\nthe target is about 84\n"
 
 
-def test_what_the_readme_shows_of_remote_classes_runs_as_it_stands_on_two_cores(
+def test_the_readmes_remote_classes_run_on_two_cores(
     local: bool, tmp_path: Path
 ) -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -104,7 +104,7 @@ def test_what_the_readme_shows_of_remote_classes_runs_as_it_stands_on_two_cores(
     ("example", "says"),
     [("cooperation", "mean return "), ("self_play_connect_four", "against minimax: ")],
 )
-def test_the_recipes_of_several_agents_play_and_learn(
+def test_the_multi_agent_examples_learn(
     example: str, says: str, tmp_path: Path
 ) -> None:
     assert run_recipe(example, tmp_path).splitlines()[-1].startswith(says)
@@ -119,7 +119,7 @@ def test_every_example_ends_quietly_at_ctrl_c(example: str) -> None:
     assert re.search(r'__main__":\n    with contextlib\.suppress\(KeyboardInterrupt\):', text)
 
 
-def test_an_example_that_is_interrupted_says_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_example_prints_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REMOTELY_")}
     running = subprocess.Popen(
         [sys.executable, "-u", ROOT / "examples" / "parallel_pi.py"],
@@ -145,7 +145,7 @@ def test_an_example_that_is_interrupted_says_nothing_and_leaves_nothing(tmp_path
         p.stem for game in ("pong", "pendulum") for p in (ROOT / "examples").glob(f"*_{game}.py")
     ),
 )
-def test_every_recipe_of_an_algorithm_plays_learns_and_keeps_its_model(
+def test_every_algorithm_example_trains_and_saves_its_model(
     recipe: str, tmp_path: Path
 ) -> None:
     model = f"{recipe.rsplit('_', 1)[-1]}.pt"
@@ -160,7 +160,7 @@ def test_every_recipe_of_an_algorithm_plays_learns_and_keeps_its_model(
         ("vector_env_ppo.py')['main'](2_000)", "steps "),
     ],
 )
-def test_the_recipes_of_environments_that_survive_run(call: str, says: str, tmp_path: Path) -> None:
+def test_the_fault_tolerance_examples_run(call: str, says: str, tmp_path: Path) -> None:
     words = f"import runpy; runpy.run_path({str(ROOT / 'examples')!r} + '/{call}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -183,7 +183,7 @@ def test_the_recipes_of_environments_that_survive_run(call: str, says: str, tmp_
         ("evaluation_hook", "the policy of the best evaluation is in"),
     ],
 )
-def test_an_own_model_environment_vector_environment_and_curriculum_learn(
+def test_the_examples_of_users_models_environments_and_curricula_learn(
     example: str, says: str, tmp_path: Path
 ) -> None:
     done = subprocess.run(
@@ -194,7 +194,7 @@ def test_an_own_model_environment_vector_environment_and_curriculum_learn(
     assert says in done.stdout.splitlines()[-1]
 
 
-def test_an_agent_serves_several_games_with_fewer_passes_than_actions() -> None:
+def test_an_inference_server_batches_its_actions() -> None:
     said = run(ROOT / "examples" / "serve_agent.py", local=False).splitlines()
     scores = [int(word) for word in said[-2].split()[1:]]
     actions, passes = (int(word) for word in re.findall(r"\d+", said[-1]))
@@ -214,7 +214,7 @@ def run_in(folder: Path, words: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_sweep_has_a_run_for_each_trial_and_goes_on_when_run_again(tmp_path: Path) -> None:
+def test_a_sweep_has_a_run_per_trial_and_continues(tmp_path: Path) -> None:
     main = f"import runpy; runpy.run_path({str(ROOT / 'examples' / 'optuna_sweep.py')!r})['main']"
     assert "best of 2 trials: sweep/trial-" in run_in(tmp_path, f"{main}(2, 4_000)")
     assert "best of 3 trials: sweep/trial-" in run_in(tmp_path, f"{main}(1, 4_000)")
@@ -224,7 +224,7 @@ def test_a_sweep_has_a_run_for_each_trial_and_goes_on_when_run_again(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_grid_of_the_page_on_sweeps_trains_a_run_for_each_of_its_settings(
+def test_the_grid_in_the_sweeps_page_trains_a_run_per_setting(
     tmp_path: Path,
 ) -> None:
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")

@@ -18,14 +18,14 @@ PAIRS = list(itertools.product(algorithms.ALGORITHMS, space_toys.TARGETS))
 
 
 @pytest.mark.parametrize("name", ["ppo", "a3c", "ga3c", "dqn"])  # one of each way to sample
-def test_a_template_learns_what_takes_a_mask(name: str, tmp_path: Path) -> None:
+def test_an_algorithm_learns_a_task_that_needs_masks(name: str, tmp_path: Path) -> None:
     result = space_toys.train(name, MaskObserved, 1, tmp_path / "run")
     assert "is reached" in result.ended, result
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize(("name", "env"), [pair for pair in PAIRS if space_toys.takes(*pair)])
-def test_every_template_learns_in_every_kind_of_space(
+def test_every_algorithm_learns_in_every_kind_of_space(
     name: str, env: type[Toy], tmp_path: Path
 ) -> None:
     result = space_toys.train(name, env, 1, tmp_path / "run")
@@ -34,7 +34,7 @@ def test_every_template_learns_in_every_kind_of_space(
 
 @pytest.mark.learning
 @pytest.mark.parametrize(("name", "env"), [pair for pair in PAIRS if space_toys.takes(*pair, LSTM)])
-def test_so_does_every_template_with_an_lstm(name: str, env: type[Toy], tmp_path: Path) -> None:
+def test_every_recurrent_algorithm_learns_in_every_kind_of_space(name: str, env: type[Toy], tmp_path: Path) -> None:
     result = space_toys.train(name, env, 1, tmp_path / "run", LSTM)
     assert "is reached" in result.ended, result
 

@@ -43,7 +43,7 @@ def test_a_second_learner_that_draws_the_same_batches_has_the_same_weights_bit_b
     assert not torch.equal(toys.weights(first.learner.model), began)
 
 
-def test_a_second_learner_learns_as_often_from_each_step_by_batches_of_its_own() -> None:
+def test_a_second_learner_uses_each_step_as_often_with_another_batch_size() -> None:
     pair = [FromReplay(second_learner.config_of(REPLAY, batch, 1)) for batch in (16, 64)]
     (*_, (steps, _)) = play(pair, 80)
     assert [one.learner.version * one.learner.config.batch_size for one in pair] == [
@@ -86,7 +86,7 @@ def test_the_gradient_of_all_simulators_is_the_mean_of_those_of_the_halves() -> 
     assert 0.1 < gradients.cosine(one, whole) < 0.9999
 
 
-def test_with_no_comparison_the_studys_update_is_that_of_a2c() -> None:
+def test_without_a_comparison_the_studys_update_is_a2cs() -> None:
     config = a2c.Config(
         env=toys.Guess, actors=1, envs_per_actor=4, random_start=0, learning_rate_end=7e-4,
         entropy_coef_end=0.004,
@@ -108,7 +108,7 @@ def test_halves_of_pure_noise_are_compared_as_the_formulas_say() -> None:
     assert abs(found.scale.signal) < 0.01 * 100_000
 
 
-def test_steps_are_counted_until_the_target_is_held_and_until_a_look_has_it(tmp_path: Path) -> None:
+def test_steps_are_counted_until_the_target_is_held_and_first_seen(tmp_path: Path) -> None:
     def rows(simulated: int, *ends: tuple[int, float]) -> list[Row]:
         return [
             Row("sqrt", simulated, seed, steps, 9, looked, returned, 0.8, 0.75, 1.0, 64.0)

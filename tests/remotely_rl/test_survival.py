@@ -82,7 +82,7 @@ def config(name: str, fails: Any, **changes: Any) -> Any:
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("name", ["ppo", "a3c", "impala", "ga3c", "sac"])
-def test_environments_that_raise_now_and_then_do_not_end_a_run(
+def test_occasional_exceptions_do_not_end_a_run(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = config(name, raise_one, total_steps=300)
@@ -102,7 +102,7 @@ def test_environments_that_raise_now_and_then_do_not_end_a_run(
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", KINDS)
-def test_environments_that_crash_now_and_then_do_not_end_a_run(
+def test_occasional_crashes_do_not_end_a_run(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked = config(name, crash, total_steps=300)
@@ -128,7 +128,7 @@ def test_environments_that_crash_now_and_then_do_not_end_a_run(
         ),
     ],
 )
-def test_environments_that_hang_stop_neither_the_clock_nor_ctrl_c(
+def test_hanging_environments_block_neither_limits_nor_ctrl_c(
     name: str, ended: str, tmp_path: Path
 ) -> None:
     press = functools.partial(press_ctrl_c_and_hang, os.getpid(), tmp_path / "pressed")
@@ -141,7 +141,7 @@ def test_environments_that_hang_stop_neither_the_clock_nor_ctrl_c(
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", KINDS)
-def test_environments_that_hang_past_their_limit_are_replaced(
+def test_hanging_environments_are_replaced_after_their_timeout(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked = config(name, hang, total_steps=250, step_timeout_s=0.3)
@@ -155,7 +155,7 @@ def test_environments_that_hang_past_their_limit_are_replaced(
 
 
 @pytest.mark.usefixtures("local")
-def test_environments_that_always_raise_end_a_run_with_a_sentence(tmp_path: Path) -> None:
+def test_environments_that_always_raise_end_the_run(tmp_path: Path) -> None:
     class Hopeless(Flaky):
         def reset(self, **given: Any) -> Any:
             self.steps = SURVIVES - 3  # which is more than the random play has
@@ -172,7 +172,7 @@ def test_environments_that_always_raise_end_a_run_with_a_sentence(tmp_path: Path
 
 
 @pytest.mark.usefixtures("local")
-def test_environments_that_raise_before_the_first_update_are_tried_again_and_then_named(
+def test_environments_that_raise_in_the_probe_are_retried_and_then_reported(
     tmp_path: Path,
 ) -> None:
     result = algorithms.named("a2c").train(
@@ -197,7 +197,7 @@ def crash_once(crashed: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_an_environment_that_crashes_before_the_first_update_takes_an_actor_with_it_alone(
+def test_a_crash_in_the_probe_kills_only_its_actor(
     tmp_path: Path,
 ) -> None:
     crashes = functools.partial(crash_once, tmp_path / "crashed")
@@ -210,7 +210,7 @@ def test_an_environment_that_crashes_before_the_first_update_takes_an_actor_with
 
 
 @pytest.mark.usefixtures("here")
-def test_an_environment_that_hangs_before_the_first_update_is_told_of_when_time_is_over(
+def test_a_hang_in_the_probe_is_reported_when_the_minutes_are_over(
     tmp_path: Path,
 ) -> None:
     asked = config("a2c", hang, minutes=0.02, probe_steps=100)
@@ -236,7 +236,7 @@ class OnlyTogether(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 @pytest.mark.usefixtures("local")
-def test_what_an_environment_cannot_do_is_told_before_there_is_a_folder(tmp_path: Path) -> None:
+def test_an_unsupported_environment_is_rejected_before_a_folder_is_made(tmp_path: Path) -> None:
     asked = config("a2c", None, env=OnlyTogether, random_start=5)
     with pytest.raises(TrainingError, match="random_start needs environments that can be reset"):
         algorithms.named("a2c").train(asked, run=tmp_path / "run")

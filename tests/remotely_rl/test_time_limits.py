@@ -113,7 +113,7 @@ def test_a_target_of_n_step_q_takes_the_best_of_the_legal_actions_at_a_time_limi
 @pytest.mark.learning
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("name", space_toys.LEARN_Q)
-def test_what_is_learnt_at_time_limits_is_within_two_percent_of_the_truth(
+def test_values_at_time_limits_are_within_two_percent_of_the_exact_ones(
     name: str, tmp_path: Path
 ) -> None:
     algorithm = algorithms.named(name)

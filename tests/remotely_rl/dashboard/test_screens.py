@@ -131,7 +131,7 @@ def test_an_actor_shows_what_it_prints(page: Page) -> None:
     expect(page.get_by_text("No flame: flames are of actors on the machine")).to_be_visible()
 
 
-def test_runs_are_chosen_and_compared(page: Page) -> None:
+def test_selected_runs_are_compared(page: Page) -> None:
     page.goto("/#/runs")
     expect(page.locator("tbody tr")).to_have_count(4)
     page.get_by_label("Compare ppo-1").check()
@@ -180,7 +180,7 @@ def show(page: Page, is_seen: bool) -> None:
     )
 
 
-def test_a_page_that_nobody_sees_asks_nothing_until_it_is_seen_again(page: Page) -> None:
+def test_a_hidden_page_sends_no_requests(page: Page) -> None:
     asked: list[str] = []
     page.clock.install()
     page.goto("/#/runs")
@@ -199,7 +199,7 @@ def test_a_page_that_nobody_sees_asks_nothing_until_it_is_seen_again(page: Page)
     page.clock.resume()
 
 
-def test_a_page_says_that_the_dashboard_is_gone_and_finds_it_again(
+def test_a_page_reports_a_lost_dashboard_and_reconnects(
     page: Page, nothing_goes_wrong: list[str]
 ) -> None:
     page.route("**/api/events", lambda route: route.abort())
@@ -211,7 +211,7 @@ def test_a_page_says_that_the_dashboard_is_gone_and_finds_it_again(
     nothing_goes_wrong.clear()
 
 
-def test_a_page_whose_dashboard_was_started_anew_says_how_to_open_it(
+def test_a_page_of_a_restarted_dashboard_says_how_to_open_it(
     page: Page, nothing_goes_wrong: list[str]
 ) -> None:
     page.goto("/#/overview")

@@ -34,7 +34,7 @@ def metrics(tmp_path: Path) -> Path:
     return tmp_path / "metrics.csv"
 
 
-def test_few_rows_are_given_as_they_are(metrics: Path) -> None:
+def test_few_rows_are_not_downsampled(metrics: Path) -> None:
     written(metrics, 20)
     with metrics.open("rb") as file:
         piece = series.read(file, points=100)
@@ -44,7 +44,7 @@ def test_few_rows_are_given_as_they_are(metrics: Path) -> None:
         assert piece.series[column] == slowly(metrics, column)
 
 
-def test_many_rows_are_thinned_to_the_lowest_and_highest_of_each_bucket_in_their_order(
+def test_many_rows_are_reduced_to_the_extremes_of_each_bucket_in_order(
     metrics: Path,
 ) -> None:
     written(metrics, 1000)
@@ -72,7 +72,7 @@ def test_a_peak_of_one_row_is_never_lost(metrics: Path) -> None:
     assert len(thinned) <= 50
 
 
-def test_reading_goes_on_where_it_stopped_and_leaves_a_row_that_is_being_written(
+def test_reading_continues_where_it_stopped_and_leaves_an_incomplete_row(
     metrics: Path,
 ) -> None:
     written(metrics, 10)
@@ -92,7 +92,7 @@ def test_reading_goes_on_where_it_stopped_and_leaves_a_row_that_is_being_written
     assert third.series == {STEPS: [130], RETURN: [7], LOSS: [None]}
 
 
-def test_a_file_that_was_written_anew_is_read_from_its_first_row(metrics: Path) -> None:
+def test_a_replaced_file_is_read_from_its_first_row(metrics: Path) -> None:
     written(metrics, 10)
     with metrics.open("rb") as file:
         first = series.read(file)
@@ -129,7 +129,7 @@ def test_a_live_tick_is_small(metrics: Path) -> None:
         ("\xff\xfe,b\n1,2\n", 1),
     ],
 )
-def test_a_damaged_file_gives_the_rows_that_are_whole(
+def test_a_damaged_file_yields_its_complete_rows(
     metrics: Path, content: str, rows: int
 ) -> None:
     metrics.write_bytes(content.encode("latin-1"))
@@ -165,7 +165,7 @@ def test_memory_does_not_grow_with_the_rows(metrics: Path) -> None:
     assert peaks[1] < peaks[0] + series.CHUNK
 
 
-def test_any_thinning_keeps_the_range_of_a_column(metrics: Path) -> None:
+def test_downsampling_keeps_the_range_of_a_column(metrics: Path) -> None:
     generator = random.Random(1)
     numbers = [generator.uniform(-5, 5) for _ in range(777)]
     metrics.write_text(f"{LOSS}\n" + "".join(f"{number:.17g}\n" for number in numbers))

@@ -75,7 +75,7 @@ def played(envs: environments.Environments, steps: int) -> list[environments.Ste
     return [envs.step(zeros) for _ in range(steps)]
 
 
-def test_its_episodes_follow_each_other_as_those_of_gymnasium() -> None:
+def test_envpool_episodes_follow_next_step_autoreset() -> None:
     envs = environments.make("envpool:CartPole-v1", 3)
     envs.reset(1)
     rows = played(envs, 30)
@@ -95,7 +95,7 @@ def test_a_seed_determines_the_episodes_and_each_environment_has_its_own() -> No
     envs.close()
 
 
-def test_without_a_seed_no_two_are_alike() -> None:
+def test_without_a_seed_all_environments_differ() -> None:
     made = [environments.make("envpool:CartPole-v1", 1) for _ in range(2)]
     one, two = (np.array(envs.reset()) for envs in made)
     assert one[0, 0] != two[0, 0]
@@ -103,7 +103,7 @@ def test_without_a_seed_no_two_are_alike() -> None:
         envs.close()
 
 
-def test_some_are_reset_and_the_others_stay_where_they_are() -> None:
+def test_a_partial_reset_leaves_the_other_environments() -> None:
     envs = environments.make("envpool:CartPole-v1", 3)
     envs.reset(1)
     before = np.array(played(envs, 2)[-1].obs)
@@ -131,7 +131,7 @@ def test_some_are_reset_and_the_others_stay_where_they_are() -> None:
         ),
     ],
 )
-def test_what_it_cannot_do_is_said(env_id: str, given: dict[str, Any], said: str) -> None:
+def test_unsupported_options_of_envpool_are_rejected(env_id: str, given: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         environments.make(env_id, 1, **given)
 
@@ -144,5 +144,5 @@ def test_without_envpool_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         environments.make("envpool:CartPole-v1", 1)
 
 
-def test_a_preset_holds_for_the_same_environment_of_envpool() -> None:
+def test_a_preset_applies_to_the_same_environment_of_envpool() -> None:
     assert presets.find("ppo", "envpool:CartPole-v1") is presets.find("ppo", "CartPole-v1")

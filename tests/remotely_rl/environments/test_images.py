@@ -34,7 +34,7 @@ class Screen(toys.Counting):
         (Images(size=20, gray=True, frame_stack=4), (4, 20, 20)),
     ],
 )
-def test_images_become_what_is_asked_for(images: Images, shape: tuple[int, ...]) -> None:
+def test_images_are_preprocessed(images: Images, shape: tuple[int, ...]) -> None:
     if images.size:
         pytest.importorskip("cv2")
     envs = environments.make(Screen, 2, images=images)
@@ -82,7 +82,7 @@ def test_a_stack_is_one_image_whatever_its_layout_and_size(
         (toys.counting_vector, Images(gray=True), "makes a vector environment, to which gray cannot"),
     ],
 )  # fmt: skip
-def test_images_of_what_has_none_are_refused(env: Any, images: Images, said: str) -> None:
+def test_preprocessing_without_images_is_rejected(env: Any, images: Images, said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         environments.make(env, 1, images=images)
 

@@ -51,21 +51,21 @@ def objects(*rows: Any) -> Any:
         ),
     ],
 )  # fmt: skip
-def test_a_mask_says_for_each_output_whether_it_is_legal(
+def test_a_mask_has_an_entry_for_each_output(
     actions: action_spaces.Actions, raw: Any, masks: list[str]
 ) -> None:
     found = Masks(actions, 2).of(raw)
     assert ["".join(map(str, row.astype(int))) for row in found] == masks
 
 
-def test_where_no_mask_is_needed_everything_is_legal() -> None:
+def test_without_a_mask_all_actions_are_legal() -> None:
     raw = np.array([[0, 0, 0], [0, 1, 0]])
     found = Masks(DISCRETE, 2).of(raw, np.array([False, True]))
     assert found.tolist() == [[True] * 3, [False, True, False]]
     assert raw.tolist() == [[0, 0, 0], [0, 1, 0]]  # the environment's own is left alone
 
 
-def test_where_nobody_acts_a_mask_holds_unless_a_choice_has_nothing_legal() -> None:
+def test_an_empty_mask_is_allowed_if_no_action_follows() -> None:
     raw = np.array([[1, 0, 0, 1, 1], [1, 0, 0, 0, 0]])
     found = Masks(MULTI, 2).of(raw, acts=np.array([False, False]))
     assert found.tolist() == [[True, False, False, True, True], [True] * 5]
@@ -96,13 +96,13 @@ def test_an_environment_without_a_legal_action_is_named(
         (PAIR, objects((None, [0, 1], None, [1]), None), "an action_mask for 3, which is not a part"),
     ],
 )  # fmt: skip
-def test_a_mask_of_another_form_is_refused_by_what_was_expected(
+def test_a_mask_of_a_wrong_shape_is_rejected(
     actions: action_spaces.Actions, raw: Any, said: str
 ) -> None:
     with pytest.raises(TrainingError, match=said):
         Masks(actions, 2).of(raw)
 
 
-def test_masks_of_continuous_actions_are_refused() -> None:
+def test_masks_of_continuous_actions_are_rejected() -> None:
     with pytest.raises(TrainingError, match="its actions are continuous: only Discrete, Multi"):
         Masks(action_spaces.of(VECTOR), 1)

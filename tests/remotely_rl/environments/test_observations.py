@@ -20,7 +20,7 @@ def play(envs: Environments, steps: int) -> list[environments.Step]:
     return [envs.step(np.zeros(envs.num_envs, np.int64)) for _ in range(steps)]
 
 
-def test_images_come_with_their_channels_first_and_as_bytes() -> None:
+def test_images_are_channels_first_bytes() -> None:
     envs = environments.make(toys.Picture, 2)
     assert envs.spec == Leaf((3, 8, 9), np.dtype(np.uint8))
     envs.reset(1)
@@ -42,7 +42,7 @@ def test_images_come_with_their_channels_first_and_as_bytes() -> None:
         ((8, 20, 8), (8, 20, 8)),  # either: taken as they are
     ],
 )
-def test_the_smaller_of_the_first_and_the_last_axis_of_an_image_are_its_channels(
+def test_the_smaller_of_the_first_and_last_axis_is_the_channels(
     space: tuple[int, int, int], shape: tuple[int, int, int], dtype: type[np.generic]
 ) -> None:
     envs = environments.make(lambda: toys.Blank(gymnasium.spaces.Box(0, 1, space, dtype)), 2)
@@ -87,7 +87,7 @@ def test_an_observation_is_a_tree_nested_like_its_space(
 
 
 @pytest.mark.parametrize(("space", "spec"), SPACES)
-def test_an_observation_holds_what_the_environment_gave(
+def test_observations_keep_their_values(
     space: gymnasium.Space[Any], spec: Any
 ) -> None:
     raw = batch_space(space, 3).sample()
@@ -99,7 +99,7 @@ def test_an_observation_holds_what_the_environment_gave(
         np.testing.assert_array_equal(ours, theirs.astype(ours.dtype))
 
 
-def test_a_stack_of_images_in_colour_is_one_image_whose_channels_are_those_of_all_frames() -> None:
+def test_a_stack_of_colour_images_becomes_one_image() -> None:
     space = spaces.Box(0, 255, (4, 12, 10, 3), np.uint8)
     raw = np.arange(2 * 4 * 12 * 10 * 3).reshape(2, 4, 12, 10, 3).astype(np.uint8)
     observations = Observations(space)
@@ -115,6 +115,6 @@ def test_a_stack_of_images_in_colour_is_one_image_whose_channels_are_those_of_al
         (spaces.Dict(a=spaces.Dict(b=spaces.Text(5))), r"observation\['a'\]\['b'\]"),
     ],
 )
-def test_a_space_that_no_model_takes_is_named(space: gymnasium.Space[Any], where: str) -> None:
+def test_an_unsupported_space_is_named(space: gymnasium.Space[Any], where: str) -> None:
     with pytest.raises(TrainingError, match=rf"{where} is Text.*supported are Box, Discrete"):
         Observations(space)

@@ -45,14 +45,14 @@ def left(row: Any) -> list[float]:
     return numbers
 
 
-def test_a_step_is_ones_own_move_and_those_of_the_others_until_the_next_turn() -> None:
+def test_a_step_is_the_learners_move_and_the_others_moves_until_its_next_turn() -> None:
     envs = begun(Diary(), length=7)
     assert left(envs.step(np.array([1])).obs) == [4.0]  # two steps, and one of the other
     envs = begun(Diary(), length=9, players=3)
     assert left(envs.step(np.array([1])).obs) == [5.0]
 
 
-def test_the_seat_is_another_one_in_the_next_game_and_in_the_game_beside_it() -> None:
+def test_the_learners_seat_changes_with_each_game() -> None:
     envs = begun(Diary(), count=2, length=3)
     vector: Any = envs.vector
     games = vector.games
@@ -66,7 +66,7 @@ def test_the_seat_is_another_one_in_the_next_game_and_in_the_game_beside_it() ->
     assert not scores[1] or scores[0] != scores[1]
 
 
-def test_a_win_is_the_reward_of_the_last_step_and_so_is_a_loss() -> None:
+def test_the_reward_of_the_last_step_is_the_result_of_the_game() -> None:
     envs = begun(Diary(), count=2, length=3)
     # In the second game the other has begun: 2 are left, and both win at once.
     assert left(envs.reset(1)) == [3.0, 2.0]
@@ -79,7 +79,7 @@ def test_a_win_is_the_reward_of_the_last_step_and_so_is_a_loss() -> None:
     assert envs.pop_episodes() == [Episode(-1.0, 1)]
 
 
-def test_the_step_after_the_end_begins_another_game_and_is_no_experience() -> None:
+def test_the_step_after_the_end_is_a_reset() -> None:
     envs = begun(Diary(), length=2)
     rows = [envs.step(np.array([0])) for _ in range(3)]
     assert [row.valid.item() for row in rows] == [True, False, True]
@@ -88,7 +88,7 @@ def test_the_step_after_the_end_begins_another_game_and_is_no_experience() -> No
 
 
 @pytest.mark.parametrize("masks_in_info", [False, True])
-def test_masks_are_told_to_the_learner_and_to_the_others(masks_in_info: bool) -> None:
+def test_the_learner_and_the_opponent_receive_masks(masks_in_info: bool) -> None:
     diary = Diary()
     envs = begun(diary, length=4, masks_in_info=masks_in_info)
     row = envs.step(np.array([0]))
@@ -96,7 +96,7 @@ def test_masks_are_told_to_the_learner_and_to_the_others(masks_in_info: bool) ->
     assert [turn.mask.tolist() for turn in diary.turns] == [[1, 1, 1]]
 
 
-def test_the_others_are_asked_together_in_all_games_where_it_is_their_turn() -> None:
+def test_the_opponent_acts_in_one_batch_for_all_games() -> None:
     diary = Diary()
     envs = begun(diary, count=3, length=9)
     assert sorted(diary.begun) == [0, 1, 2]
@@ -105,7 +105,7 @@ def test_the_others_are_asked_together_in_all_games_where_it_is_their_turn() -> 
     assert diary.asked[1] == [0, 1, 2]
 
 
-def test_a_game_that_ends_before_the_first_turn_is_no_episode() -> None:
+def test_a_game_that_ends_before_the_learners_turn_is_not_an_episode() -> None:
     envs = begun(Diary(), count=2, length=1)  # who begins has won
     rows = [envs.step(np.zeros(2, np.int64)) for _ in range(5)]
     assert [row.valid[0].item() for row in rows] == [True, False, False, True, False]
@@ -113,7 +113,7 @@ def test_a_game_that_ends_before_the_first_turn_is_no_episode() -> None:
     assert envs.pop_episodes() == [Episode(1.0, 1)] * 4
 
 
-def test_an_opponent_is_any_function_of_what_a_player_sees() -> None:
+def test_an_opponent_may_be_a_function_of_the_observation() -> None:
     def whole(obs: Any, mask: Any, random: np.random.Generator) -> int:
         assert obs["action_mask"] is mask
         return int(np.flatnonzero(mask)[-1])
@@ -122,7 +122,7 @@ def test_an_opponent_is_any_function_of_what_a_player_sees() -> None:
     assert left(envs.step(np.array([0])).obs) == [3.0]
 
 
-def test_games_go_on_where_they_were_pickled() -> None:
+def test_pickled_games_continue_where_they_were() -> None:
     envs = begun(Choice(lambda obs, mask, random: random.integers(mask.sum())), count=4, length=30)
     copy = cloudpickle.loads(cloudpickle.dumps(envs))
     for _ in range(20):
@@ -130,7 +130,7 @@ def test_games_go_on_where_they_were_pickled() -> None:
         assert left(one.obs) == left(other.obs)
 
 
-def test_an_observation_that_is_not_of_its_space_is_refused_by_the_name_of_the_player() -> None:
+def test_an_observation_outside_its_space_is_rejected_with_the_players_name() -> None:
     class Longer(Race):
         def last(self) -> Any:
             obs, *rest = super().last()

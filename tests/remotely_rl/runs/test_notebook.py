@@ -38,7 +38,7 @@ def test_a_result_is_a_table_with_its_curve(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_notebook_shows_one_table_stops_in_good_order_and_trains_again(tmp_path: Path) -> None:
+def test_a_notebook_shows_one_table_stops_gracefully_and_trains_again(tmp_path: Path) -> None:
     nbformat: Any = pytest.importorskip("nbformat").v4
     client: Any = pytest.importorskip("nbclient").NotebookClient
     book = nbformat.new_notebook(cells=[nbformat.new_code_cell(cell) for cell in CELLS])

@@ -35,7 +35,7 @@ def test_rows_and_checkpoints_are_written_when_they_are_due(tmp_path: Path) -> N
         assert run.folder.checkpoint.exists()
 
 
-def test_a_disk_that_is_full_is_told_of_once_and_training_goes_on(
+def test_a_full_disk_is_reported_once_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save, clock = run_folder.save_checkpoint, Clock()
@@ -63,7 +63,7 @@ def test_a_disk_that_is_full_is_told_of_once_and_training_goes_on(
     assert len(metrics.read(run.folder.metrics)) == 5
 
 
-def test_the_curve_of_a_short_run_has_a_beginning_and_no_row_is_of_nothing(tmp_path: Path) -> None:
+def test_a_short_run_has_an_early_row_and_no_empty_rows(tmp_path: Path) -> None:
     clock = Clock()
     with session(tmp_path, clock=clock) as run:
         run.restore(Learner())
@@ -94,7 +94,7 @@ def test_a_resumed_run_that_does_nothing_keeps_its_checkpoint(tmp_path: Path) ->
     assert run.result.new_steps == 0
 
 
-def test_the_half_of_a_checkpoint_that_a_killed_run_left_does_not_hurt(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_of_a_killed_run_is_harmless(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     half = folder.checkpoint.with_suffix(".pt.tmp")
     whole = folder.checkpoint.read_bytes()
@@ -107,7 +107,7 @@ def test_the_half_of_a_checkpoint_that_a_killed_run_left_does_not_hurt(tmp_path:
     assert run_folder.load_checkpoint(folder.checkpoint)["times_resumed"] == 1
 
 
-def test_the_best_return_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+def test_the_best_return_has_its_own_checkpoint(tmp_path: Path) -> None:
     clock = Clock()
     with session(tmp_path, clock=clock) as run:
         run.restore(Learner())
@@ -118,7 +118,7 @@ def test_the_best_return_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
             assert run_folder.load_checkpoint(run.folder.best)["counters"]["best_return"] == best
 
 
-def test_a_run_that_crashed_goes_on_without_losing_its_best_agent(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_the_best_agent_of_before_a_crash(tmp_path: Path) -> None:
     clock = Clock()
     folder = finished_run(tmp_path)  # its mean is 9
     with resumed(folder, clock) as run:
@@ -138,13 +138,13 @@ def test_a_run_that_crashed_goes_on_without_losing_its_best_agent(tmp_path: Path
     assert run.result.best_return == 20.0
 
 
-def test_the_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
+def test_the_folder_keeps_the_config(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     kept = json.loads((folder.path / "config.json").read_text())
     assert kept == {"algorithm": "toy", "config": dataclasses.asdict(CONFIG) | {"wrappers": []}}
 
 
-def test_a_run_folder_that_exists_is_not_written_into(tmp_path: Path) -> None:
+def test_an_existing_run_folder_is_rejected(tmp_path: Path) -> None:
     finished_run(tmp_path)
     with pytest.raises(TrainingError, match=r"exists already; resume it with --resume"):
         session(tmp_path)
@@ -153,7 +153,7 @@ def test_a_run_folder_that_exists_is_not_written_into(tmp_path: Path) -> None:
 # --- clipped rewards ------------------------------------------------------------------------------
 
 
-def test_it_is_news_once_and_told_again_in_all() -> None:
+def test_clipping_is_reported_once_and_in_the_summary() -> None:
     clipped = ClippingReport(1.0)
     clipped.count({"train/rewards_clipped": 0.0})
     assert (clipped.news(), clipped.summary()) == ("", "")
@@ -169,7 +169,7 @@ def test_it_is_news_once_and_told_again_in_all() -> None:
 @pytest.mark.parametrize(
     ("template", "bound", "share"), [(a2c, 10.0, 2 / 3), (a3c, 10.0, 2 / 3), (a2c, 30.0, 0.0)]
 )
-def test_a_run_tells_which_part_of_the_rewards_it_clips(
+def test_a_run_reports_the_share_of_clipped_rewards(
     template: Any, bound: float, share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = template.Config(

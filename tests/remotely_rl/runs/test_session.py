@@ -52,7 +52,7 @@ def rollout(seed: int, **changes: Any) -> Rollout:
     return toys.actor(TRAINED, toys.network(), seed, **changes).sample()
 
 
-def test_a_batch_is_gathered_of_what_holds_experience_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_gather_skips_empty_trajectories_and_keeps_the_rest(tmp_path: Path) -> None:
     one, two = rollout(1), rollout(2)
     empty = rollout(3)
     nothing = dataclasses.replace(empty.trajectory, valid=np.zeros_like(empty.trajectory.valid))
@@ -69,7 +69,7 @@ def test_a_batch_is_gathered_of_what_holds_experience_and_nothing_is_lost(tmp_pa
         assert run.tally.counters.episodes == games
 
 
-def test_no_two_actors_ever_share_a_stream_of_random_numbers(tmp_path: Path) -> None:
+def test_no_two_actors_share_a_seed(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     seeds = set()
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_a_loop_that_raises_keeps_its_checkpoint(tmp_path: Path) -> None:
     assert run.result.ended == "TrainingError: actors die"
 
 
-def test_a_learner_that_is_lost_leaves_the_last_good_checkpoint_as_it_is(
+def test_a_lost_learner_keeps_the_last_good_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = finished_run(tmp_path)
@@ -110,7 +110,7 @@ def test_a_learner_that_is_lost_leaves_the_last_good_checkpoint_as_it_is(
     assert f"the last good checkpoint is kept: --resume {folder.path}" in said
 
 
-def test_an_error_of_the_gpu_loses_the_learner_too(tmp_path: Path) -> None:
+def test_a_gpu_error_loses_the_learner(tmp_path: Path) -> None:
     run = session(tmp_path)
     error = torch.AcceleratorError("CUDA error: unspecified launch failure\nmore of it")
     with pytest.raises(LearnerLost, match=r"the GPU is lost: CUDA error: unspecified launch failu"):
@@ -118,7 +118,7 @@ def test_an_error_of_the_gpu_loses_the_learner_too(tmp_path: Path) -> None:
     assert not run.folder.checkpoint.exists()
 
 
-def test_a_learner_that_is_lost_before_the_first_checkpoint_promises_none(
+def test_a_learner_lost_before_the_first_checkpoint_says_that_there_is_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = session(tmp_path)
@@ -130,7 +130,7 @@ def test_a_learner_that_is_lost_before_the_first_checkpoint_promises_none(
     assert "--resume" not in said
 
 
-def test_crashes_are_told_before_the_run_says_where_it_is(
+def test_crashes_are_logged_before_the_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with session(tmp_path) as run:
@@ -143,7 +143,7 @@ def test_crashes_are_told_before_the_run_says_where_it_is(
     assert end.endswith(f"the run is in {run.folder.path}")
 
 
-def test_the_schedule_goes_on_with_the_steps_and_the_seconds_of_the_run(tmp_path: Path) -> None:
+def test_progress_follows_the_steps_and_the_seconds_of_the_run(tmp_path: Path) -> None:
     clock = Clock()
     config = dataclasses.replace(CONFIG, total_steps=1000, minutes=1)
     with session(tmp_path, config, clock) as run:
@@ -156,7 +156,7 @@ def test_the_schedule_goes_on_with_the_steps_and_the_seconds_of_the_run(tmp_path
         assert run.progress == pytest.approx(0.5)
 
 
-def test_a_warning_is_given_once_on_each_topic(
+def test_a_warning_is_printed_once_per_topic(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with session(tmp_path) as run:
@@ -167,7 +167,7 @@ def test_a_warning_is_given_once_on_each_topic(
     assert [line for line in said if "reward" in line or line == "few"] == ["few", "a reward of 30"]
 
 
-def test_what_a_run_keeps_is_closed_last_come_first_though_some_of_it_fails(
+def test_resources_are_closed_in_reverse_order_even_if_some_fail(
     tmp_path: Path,
 ) -> None:
     closed: list[str] = []
@@ -188,7 +188,7 @@ def test_what_a_run_keeps_is_closed_last_come_first_though_some_of_it_fails(
 
 
 @pytest.mark.usefixtures("local")
-def test_rewards_that_are_no_numbers_end_a_run_that_can_be_resumed_with_others(
+def test_nan_rewards_end_a_run_which_can_be_resumed(
     tmp_path: Path,
 ) -> None:
     run = tmp_path / "run"
@@ -208,7 +208,7 @@ def test_rewards_that_are_no_numbers_end_a_run_that_can_be_resumed_with_others(
     assert result.env_steps >= 200
 
 
-def test_a_schedule_goes_by_the_minutes_of_a_run_and_on_when_it_is_resumed(tmp_path: Path) -> None:
+def test_a_schedule_by_minutes_continues_when_the_run_is_resumed(tmp_path: Path) -> None:
     config, clock = dataclasses.replace(CONFIG, minutes=10.0), Clock()
     with session(tmp_path, config, clock) as run:
         run.restore(Learner())
@@ -224,7 +224,7 @@ def test_a_schedule_goes_by_the_minutes_of_a_run_and_on_when_it_is_resumed(tmp_p
         assert run.progress == 1
 
 
-def test_a_learner_goes_on_with_the_threads_that_its_last_update_is_found_to_need(
+def test_the_number_of_threads_follows_the_last_update(
     tmp_path: Path,
 ) -> None:
     class Fewer(Threads):
@@ -279,7 +279,7 @@ def test_a_session_stops_at_its_target_but_not_for_a_lucky_few_games(tmp_path: P
     assert run.result.ended == "the mean return of 8 is reached"
 
 
-def test_what_ended_a_session_first_is_what_it_says(tmp_path: Path) -> None:
+def test_the_first_reason_to_end_is_kept(tmp_path: Path) -> None:
     with session(tmp_path, Common(env="CartPole-v1", total_steps=100)) as run:
         run.tally.sampled(100, [], {})
         assert run.over()
@@ -289,7 +289,7 @@ def test_what_ended_a_session_first_is_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-def test_ctrl_c_stops_at_the_next_turn_and_keeps_checkpoint_metrics_and_curve(
+def test_ctrl_c_stops_at_the_next_iteration_and_saves_checkpoint_metrics_and_curve(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     before = signal.getsignal(number)
@@ -306,7 +306,7 @@ def test_ctrl_c_stops_at_the_next_turn_and_keeps_checkpoint_metrics_and_curve(
     assert str(run.folder.path) in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_interrupts_immediately(tmp_path: Path) -> None:
     with session(tmp_path):
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
@@ -328,7 +328,7 @@ def wide(observation_shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_puts_back_threads_random_numbers_and_handlers(tmp_path: Path) -> None:
+def test_a_run_restores_threads_random_numbers_and_handlers(tmp_path: Path) -> None:
     torch.set_num_threads(2)
     handler = signal.getsignal(signal.SIGINT)
     random = torch.get_rng_state()
@@ -338,7 +338,7 @@ def test_a_run_puts_back_threads_random_numbers_and_handlers(tmp_path: Path) -> 
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_a_run_that_cannot_begin_puts_them_back_too(tmp_path: Path) -> None:
+def test_a_run_that_cannot_start_restores_them_too(tmp_path: Path) -> None:
     random = torch.get_rng_state()
     (tmp_path / "taken").touch()
     with pytest.raises(TrainingError, match="exists already"):
@@ -347,7 +347,7 @@ def test_a_run_that_cannot_begin_puts_them_back_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_runs_of_one_process_repeat_bit_by_bit_from_the_first_on(tmp_path: Path) -> None:
+def test_runs_in_one_process_are_reproducible(tmp_path: Path) -> None:
     for number, threads in enumerate((2, 1, 2)):
         torch.set_num_threads(threads)  # what the user, or the run before, had
         torch.rand(number)
@@ -357,7 +357,7 @@ def test_runs_of_one_process_repeat_bit_by_bit_from_the_first_on(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("local")
-def test_runs_in_threads_side_by_side_are_those_that_they_are_alone(tmp_path: Path) -> None:
+def test_parallel_runs_in_threads_do_not_affect_each_other(tmp_path: Path) -> None:
     ppo.train(PPO, run=tmp_path / "alone")
 
     def train(number: int) -> None:
@@ -372,7 +372,7 @@ def test_runs_in_threads_side_by_side_are_those_that_they_are_alone(tmp_path: Pa
         toys.assert_same_bits(tmp_path / "alone", tmp_path / str(number))
 
 
-def test_the_first_signal_asks_and_the_second_interrupts() -> None:
+def test_the_first_signal_asks_to_stop_and_the_second_interrupts() -> None:
     before = signal.getsignal(signal.SIGTERM)
     process = Process()
     process.listen()
