@@ -1,4 +1,4 @@
-"""Central sampling: the same experience as local sampling, by one inference for all."""
+"""Central sampling: the same experience as local sampling, with one inference for all."""
 
 import contextlib
 import dataclasses
@@ -82,8 +82,8 @@ def test_resets_in_the_pause_equal_those_of_local_sampling() -> None:
         for rollout, want in zip(played, locally(4, resets="in_pause"), strict=True):
             assert_same(rollout.trajectory, want)
         valid = np.stack([rollout.trajectory.valid for rollout in played])
-        assert not valid.all()  # some have waited
-        assert (np.diff(valid.astype(int), axis=1) <= 0).all()  # and until the end
+        assert not valid.all()  # some wait
+        assert (np.diff(valid.astype(int), axis=1) <= 0).all()  # until the end of the round
 
 
 def locally(count: int, **changes: Any) -> list[Trajectory]:
@@ -112,8 +112,8 @@ def test_trajectories_equal_those_of_local_sampling(halves: int) -> None:
     assert sum(len(rollout.episodes) for rollout in played) > 10
 
 
-class TellsLate(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Tells in each step how long the episode is so far."""
+class ReportsSteps(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Reports in each step the length of the episode so far."""
 
     def __init__(self) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
@@ -131,7 +131,7 @@ class TellsLate(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @pytest.mark.parametrize("resets", ["at_once", "in_pause"])
 def test_hosts_report_the_metrics_of_episodes(resets: str) -> None:
-    with central(2, env=TellsLate, resets=resets) as made:
+    with central(2, env=ReportsSteps, resets=resets) as made:
         episodes = [one for rollout in rounds(made, 3) for one in rollout.episodes]
     assert len(episodes) > 3
     for episode in episodes:
@@ -169,7 +169,7 @@ def test_new_parameters_apply_from_the_next_round_on() -> None:
 
 
 class Dies(toys.Counting):
-    """Its first actor dies in the 30th step of one of its environments, and no other does."""
+    """Kills the first actor in which an environment takes its 30th step."""
 
     def __init__(self, mark: Path):
         super().__init__(length=7)
@@ -263,7 +263,7 @@ def test_in_a_replay_each_environment_has_its_own_column_and_epsilon() -> None:
     share = (seen.action == best.numpy().reshape(100, 8)).mean(0)
     assert (share[::2] < 0.85).all()  # epsilon 0.6, of two actions
     assert (share[1::2] > 0.97).all()  # 0.6 ** 20
-    assert len(played.episodes) == 4 * 25  # those of the environments that explore least alone
+    assert len(played.episodes) == 4 * 25  # only those of the environments that explore least
 
 
 def test_with_resets_in_the_pause_a_dead_host_ends_only_its_own_episodes(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_with_lives_the_row_after_a_dead_host_starts_a_game_and_is_invalid(
     finally:
         made.close()
     lost = seen.truncated[0] & ~seen.valid[0]
-    assert lost.sum() >= 2 * victims - 1  # one has lost a life just before, and begins anew
+    assert lost.sum() >= 2 * victims - 1  # one has just lost a life, and resets
     assert not seen.valid[1, lost].any()
     assert seen.begins[2, lost].all()
     assert seen.valid[2:, lost].all()

@@ -1,4 +1,4 @@
-"""Curves: one run's own picture, and several runs beside each other."""
+"""Learning curves of one run, and of several runs."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from remotely_rl.cli import main
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import curve, metrics, run_folder
 
-if TYPE_CHECKING:  # it takes a second to import, of each process that collects the tests
+if TYPE_CHECKING:  # importing it takes a second in each test process
     from matplotlib.figure import Figure
 
 PNG = b"\x89PNG"
@@ -28,9 +28,9 @@ def run(
     ended_at: float | None = None,
     **config: Any,
 ) -> Path:
-    """A run folder; `returns` are minutes and the mean return then, at 1000 steps a minute.
+    """Make a run folder with mean `returns` by minute, at 1000 steps per minute.
 
-    The mean of the games that decide is `ended_at` at the end.
+    The mean over the last 30 games is `ended_at` at the end.
     """
     folder.mkdir()
     content = {"algorithm": algorithm, "config": {"env": env, **config}}
@@ -38,8 +38,8 @@ def run(
     with (folder / "metrics.csv").open("w") as file:
         print("time/seconds,time/env_steps,rollout/return_mean,rollout/return_interval", file=file)
         for minutes, score in returns:
-            told = "" if math.isnan(score) else score
-            print(60 * minutes, 1000 * minutes, told, told, sep=",", file=file)
+            cell = "" if math.isnan(score) else score
+            print(60 * minutes, 1000 * minutes, cell, cell, sep=",", file=file)
     if ended_at is not None:
         saved = {"counters": {}, "recent": [[ended_at, 100]] * metrics.SHORT_WINDOW}
         run_folder.save_checkpoint(folder / "checkpoint.pt", saved)
@@ -48,7 +48,7 @@ def run(
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list["Figure"]:
-    """The figures that are saved."""
+    """Return the figures that are saved."""
     from matplotlib.figure import Figure
 
     figures: list[Figure] = []
@@ -136,7 +136,7 @@ def test_runs_with_different_settings_are_separate_lines_labelled_by_the_differe
     assert labels(figure) == ["a2c, Pong, gamma=0.9, n = 2", "a2c, Pong, gamma=0.99, n = 2"]
     panel, below = figure.axes[0].get_tightbbox(), figure.legends[0].get_window_extent()
     assert panel is not None
-    assert 0 <= below.y0 < below.y1 <= panel.y0  # of the picture's edge, and of all labels
+    assert 0 <= below.y0 < below.y1 <= panel.y0  # inside the figure, below all labels
 
 
 def test_a_run_that_reached_its_target_continues_with_its_last_value(
@@ -211,7 +211,7 @@ def test_the_command_names_runs_that_it_cannot_draw(
     tmp_path: Path, drawn: list["Figure"]
 ) -> None:
     full, empty = run(tmp_path / "a", [(0, 0.0), (1, 1.0)]), run(tmp_path / "b", [(0, math.nan)])
-    out = tmp_path / "curve.png"  # beside the runs, and not where the user happens to be
+    out = tmp_path / "curve.png"  # beside the runs, not in the working directory
     done = CliRunner().invoke(main, ["plot", str(full), str(empty), "--x", "steps"])
     assert done.exit_code == 0
     assert done.stdout == f"{out}\n"

@@ -1,4 +1,4 @@
-"""Attributes of environments that a hook sets: how they reach them, wherever these are."""
+"""Attributes of environments set by hooks."""
 
 import dataclasses
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_curve")
 
 
 class Level(toys.Guess):
-    """Tells its level when an episode ends, and breaks now and then."""
+    """Reports its level when an episode ends, and raises now and then."""
 
     level = 1
     breaks = 0.02
@@ -39,7 +39,7 @@ def side_by_side(num_envs: int) -> SyncVectorEnv:
 
 
 class Climbs(Hook):
-    """Begins at level 3, and goes on at 5; keeps the levels of the episodes of each update."""
+    """Sets level 3 and later 5; records the levels of the episodes of each update."""
 
     def __init__(self) -> None:
         self.seen: list[set[float]] = []
@@ -104,7 +104,7 @@ def test_a_replacement_actor_sets_the_attributes_too() -> None:
 
 
 class Counts(Whole):
-    """Counts its steps in what it was given."""
+    """Counts its steps in the attribute that was set."""
 
     counted: Any = None
 
@@ -151,5 +151,5 @@ def test_an_unknown_attribute_is_named(env: Any, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("own_cluster")
 def test_several_learners_reject_attributes_even_in_on_start(tmp_path: Path) -> None:
     config = dataclasses.replace(TRAINED, env=Whole, learners=2, device="cpu")
-    with pytest.raises(TrainingError, match="attributes of environments cannot be changed where"):
+    with pytest.raises(TrainingError, match="attributes of environments cannot be changed in a run"):
         a2c.train(config, run=tmp_path / "run", hooks=[Climbs()])

@@ -1,4 +1,4 @@
-"""Evaluations beside training: when they begin, of which policy, and what if they fail."""
+"""Evaluations during training: when they start, their policy, and failures."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ COLUMN = "evaluation/return_mean"
 
 
 class Chosen(toys.Counting):
-    """One step an episode: the reward is the action, and whether it is 1 a success."""
+    """Episodes of one step: the reward is the action, and action 1 is a success."""
 
     def __init__(self) -> None:
         super().__init__(length=1)
@@ -44,7 +44,7 @@ class Endless(toys.Guess):
 
 
 class Breaks(toys.Counting):
-    """Cannot be played by an evaluation: its environments begin with a seed of their own."""
+    """Raises in each step."""
 
     def step(self, action: int) -> Any:
         raise RuntimeError("no contact")
@@ -102,7 +102,7 @@ def test_evaluations_are_due_at_multiples_unless_one_is_running() -> None:
 def test_an_evaluation_uses_the_policy_at_its_start_and_the_best_has_its_checkpoint() -> None:
     made, model = evaluations(), always(1)
     made.begin(100, checkpoint(model), model)
-    model.load_state_dict(always(0).state_dict())  # training goes on
+    model.load_state_dict(always(0).state_dict())  # training continues
     evaluation, best = ended(made)
     assert (evaluation.env_steps, evaluation.scores, evaluation.lengths) == (
         100,
@@ -205,7 +205,7 @@ def test_the_end_of_a_run_waits_for_the_last_evaluation_and_best_pt_has_the_best
     assert [row["evaluation/env_steps"] for row in rows] == [one.env_steps for one in seen]
     assert [row[COLUMN] for row in rows] == pytest.approx([one.mean for one in seen], rel=1e-4)
     assert 400 <= rows[-1]["evaluation/env_steps"] == result.env_steps
-    best = max(seen, key=lambda one: one.mean)  # the first one of those
+    best = max(seen, key=lambda one: one.mean)  # the first of equal ones
     kept = run_folder.load_checkpoint(tmp_path / "run" / "best.pt")
     assert kept["counters"]["env_steps"] == best.env_steps
     assert kept["evaluations"]["best"] == best.mean

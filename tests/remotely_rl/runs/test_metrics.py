@@ -1,4 +1,4 @@
-"""Rows of a run: what they count, and how they are kept."""
+"""Rows of metrics: their content, and their files."""
 
 import csv
 import math
@@ -11,7 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from remotely_rl import durable
 from remotely_rl.environments import Episode
-from remotely_rl.runs import curve, metrics
+from remotely_rl.runs import metrics
 from remotely_rl.runs.metrics import COLUMNS, MAX_METRICS, Tally, Writer
 from tests.remotely_rl import toys
 
@@ -90,7 +90,7 @@ def test_rows_are_flushed(tmp_path: Path) -> None:
         (cells,) = csv.DictReader(file)
     assert tuple(cells) == COLUMNS
     assert cells["time/env_steps"] == "640"
-    assert cells["train/value_loss"] == ""  # nothing to tell
+    assert cells["train/value_loss"] == ""  # no value
     assert list((tmp_path / "tensorboard").glob("events*"))
     writer.close()
 
@@ -161,17 +161,6 @@ def test_a_line_cut_short_by_a_crash_is_not_a_row(tmp_path: Path) -> None:
     with (tmp_path / "metrics.csv").open("a") as file:
         file.write("10,640,")
     assert len(metrics.read(tmp_path / "metrics.csv")) == 1
-
-
-def test_a_curve_is_drawn_from_the_rows(tmp_path: Path) -> None:
-    writer = Writer(tmp_path)
-    assert not curve.draw(tmp_path / "metrics.csv", tmp_path / "curve.png", "none yet")
-    tally = busy_tally()
-    for seconds in (5.0, 10.0):
-        writer.write(tally.close(seconds))
-    writer.close()
-    assert curve.draw(tmp_path / "metrics.csv", tmp_path / "curve.png", "two points")
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_short_mean_covers_the_last_thirty_games() -> None:

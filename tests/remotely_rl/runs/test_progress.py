@@ -1,4 +1,4 @@
-"""The terminal of a run: the model at its start, and rows while it trains."""
+"""The output of a run: the summary of its model, and its rows."""
 
 import io
 import math
@@ -88,7 +88,7 @@ def test_missing_values_are_dashes() -> None:
     [
         ({"total_steps": 1600}, 6.0),  # 960 more at 160 a second
         ({"minutes": 0.1}, 2.0),
-        ({"total_steps": 1600, "minutes": 0.1}, 2.0),  # what comes first
+        ({"total_steps": 1600, "minutes": 0.1}, 2.0),  # the first limit
         ({"total_steps": 800, "minutes": 0.1}, 1.0),
         ({"total_steps": 10}, 0.0),
         ({"minutes": 0.01}, 0.0),
@@ -113,7 +113,7 @@ def test_the_line_ends_with_the_time_left() -> None:
 def test_without_a_terminal_each_row_is_a_line() -> None:
     out = io.StringIO()
     shown = Progress("a run", NO_LIMITS, out)
-    shown.say("hello [bold]")  # nothing in it is markup
+    shown.say("hello [bold]")  # markup is not interpreted
     shown.show(row(4.0))
     shown.show(row(8.0))
     shown.close()
@@ -136,7 +136,7 @@ def test_on_a_terminal_a_live_table_remains_at_the_end(
     shown.show(row())
     shown.say("an actor died")
     shown.close()
-    shown.close()  # twice does no harm
+    shown.close()  # a second time is harmless
     for part in ("a run", "an actor died", "640", "160 a second", "at most 0:00:56 left"):
         assert part in out.getvalue()
 
@@ -280,10 +280,10 @@ def test_a_run_prints_the_summary_at_the_start(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.fixture
 def displayed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A notebook: what it displays, a table that is changed in its place."""
+    """Return what a notebook displays, with updates in place."""
     shown: list[Any] = []
 
-    class ZMQInteractiveShell:  # the class by which rich tells a notebook
+    class ZMQInteractiveShell:  # rich detects a notebook by the name of this class
         pass
 
     class Handle:
@@ -297,7 +297,7 @@ def displayed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     there = types.SimpleNamespace(display=display)
     monkeypatch.setitem(sys.modules, "IPython.display", there)
     monkeypatch.setattr("builtins.get_ipython", ZMQInteractiveShell, raising=False)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels have it
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as set by kernels
     return shown
 
 

@@ -1,4 +1,4 @@
-"""Runs with several learners, each in a process: that they learn as one, and how they end."""
+"""Runs with several learners, each in a process: they learn as one and end together."""
 
 import dataclasses
 import os
@@ -30,7 +30,7 @@ GIVEN: dict[str, Any] = {
 A2C = a2c.Config(**GIVEN, random_start=0, total_steps=7_000)
 OF_REPLAY: dict[str, Any] = {"learn_from": 64, "batch_size": 16, "replay_ratio": 4.0}
 RUNS: dict[str, tuple[Any, Any]] = {
-    # More than a hundred updates each, after which the learners compare their parameters.
+    # More than a hundred updates each: then the learners compare their parameters.
     "a2c": (a2c, A2C),
     "ppo": (ppo, ppo.Config(**GIVEN, overlap=True, total_steps=7_000)),
     "rainbow": (rainbow, rainbow.Config(**GIVEN, **OF_REPLAY, total_steps=1_500)),
@@ -38,12 +38,12 @@ RUNS: dict[str, tuple[Any, Any]] = {
 
 
 def the_rank() -> int:
-    """The process of the learner that is not the first, once it is there."""
+    """Return the process of a learner other than rank 0, once it has started."""
 
     def found() -> list[int]:
         return [one.pid for one in remotely.actors() if one.class_name == "Rank"]
 
-    wait_until(found, "the other learner is there")
+    wait_until(found, "the other learner has started")
     return found()[0]
 
 
@@ -54,7 +54,7 @@ def meanwhile(act: Callable[[], object]) -> threading.Thread:
 
 
 def until_updates(run: Path) -> None:
-    """Waits for the first row, which the first update after a game has."""
+    """Wait for the first row, which is written at the first update after a game."""
     wait_until(lambda: metrics.read(run / "metrics.csv"), "there is a row")
 
 
@@ -108,7 +108,7 @@ def test_a_killed_rank_ends_the_run_which_names_it_and_keeps_the_checkpoint(
 
     def kill() -> None:
         pid = the_rank()
-        time.sleep(0.2)  # anywhere: as it starts, or as it learns
+        time.sleep(0.2)  # at any point: while it starts, or while it learns
         os.kill(pid, signal.SIGKILL)
         killed.append(time.monotonic())
 
@@ -183,7 +183,7 @@ def test_learners_that_share_a_store_count_all_steps_and_resume(name: str, tmp_p
     result = algorithm.train(config, run=tmp_path / "run")
     assert result.ended == "2,000 steps are done"
     assert result.episodes > 0.4 * result.env_steps
-    updates = result.env_steps // 64  # of rank 0 alone, whose rounds are half of all, about
+    updates = result.env_steps // 64  # only rank 0's, which has about half of all rounds
     assert name != "a2c" or result.updates > updates / 4
     more = dataclasses.replace(config, total_steps=2_500)
     resumed = algorithm.train(more, resume=tmp_path / "run")
@@ -210,7 +210,7 @@ def test_with_a_store_the_run_continues_if_a_learner_is_killed(
     assert (tmp_path / "run" / "checkpoint.pt").exists()
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- rejected configs -----------------------------------------------------------------------------
 
 
 def test_more_learners_than_gpus_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

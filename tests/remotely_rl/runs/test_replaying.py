@@ -1,4 +1,4 @@
-"""The replay of a run: who fills which columns, when updates are owed, and what it says."""
+"""The replay of a run: its columns, when updates are due, and its messages."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ def model() -> networks.QNetwork:
 
 @pytest.fixture
 def run_replay(tmp_path: Path, no_curve: None) -> Iterator[Make]:
-    """Makes the replay of a run whose config has these changes."""
+    """Return a function that makes the replay of a run with changes of the config."""
     with contextlib.ExitStack() as stack:
 
         def make(**changes: Any) -> RunReplay:

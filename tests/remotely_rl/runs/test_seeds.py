@@ -1,4 +1,4 @@
-"""A run for each of several seeds: which, how many at a time, continued, stopped, summed up."""
+"""Runs of several seeds: how many at a time, resumed, stopped, and summarized."""
 
 import os
 import signal
@@ -112,7 +112,7 @@ def test_a_resumed_run_keeps_its_own_model_and_settings(tmp_path: Path) -> None:
 # --- processes ------------------------------------------------------------------------------------
 
 EXIT = "import sys; print('begun', flush=True); sys.exit(int(sys.argv[1]))"
-# In short sleeps: a signal just before a sleep begins does not end it.
+# Short sleeps, because a signal just before a sleep does not end it.
 SLEEP = """
 import time
 print("begun", flush=True)
@@ -157,7 +157,7 @@ def test_a_signal_is_forwarded_to_all_and_no_other_process_starts(number: signal
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, local: None, no_curve: None) -> list[list[str]]:
-    """Commands run in this process, one after another; returns those that have."""
+    """Run commands in this process, one after another; return those that ran."""
     ran: list[list[str]] = []
 
     def run(its: Any, commands: seeds.Commands, may_continue: Any) -> dict[int, int]:
@@ -248,11 +248,11 @@ def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
     kept(run, gamma=0.9, minutes=1, seed=1)
     (run / "checkpoint.pt").touch()
     seeds.check_continues(run, "ppo", ppo.Config(env="CartPole-v1", gamma=0.9, minutes=5))
-    with pytest.raises(TrainingError, match=r"seed-1 was trained with gamma=0.9, and not 0.99: "):
+    with pytest.raises(TrainingError, match=r"seed-1 was trained with gamma=0.9, not 0.99: "):
         seeds.check_continues(run, "ppo", ppo.Config(env="CartPole-v1"))
-    with pytest.raises(TrainingError, match="with env=CartPole-v1, and not Acrobot-v1: give --env"):
+    with pytest.raises(TrainingError, match="with env=CartPole-v1, not Acrobot-v1: give the same --env"):
         seeds.check_continues(run, "ppo", ppo.Config(env="Acrobot-v1", gamma=0.9))
-    with pytest.raises(TrainingError, match="give --env-arg NAME=VALUE as then"):
+    with pytest.raises(TrainingError, match="give the same --env-arg NAME=VALUE"):
         seeds.check_continues(
             run,
             "ppo",

@@ -1,4 +1,4 @@
-"""A session: what it counts, when it stops, and what it keeps and restores at its end."""
+"""Sessions: their counts, when they stop, and what they save and restore at the end."""
 
 import contextlib
 import dataclasses
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("no_curve")
 
 
 class Stream:
-    """Gives what it was given."""
+    """Returns the given rollouts, one per call."""
 
     def __init__(self, rollouts: list[Rollout | None]):
         self.rollouts = rollouts
@@ -135,7 +135,7 @@ def test_crashes_are_logged_before_the_summary(
 ) -> None:
     with session(tmp_path) as run:
         run.restore(Learner())
-        for _ in range(3):  # the second and the third wait for the minute to be over
+        for _ in range(3):  # the second and the third are logged after a minute, or at the end
             run.crashes.stepped(10_000)
             run.crashes.add(CrashReport(1, Cause.DIED, "SIGKILL"))
     *_, crashes, end = capsys.readouterr().out.splitlines()
@@ -175,10 +175,10 @@ def test_resources_are_closed_in_reverse_order_even_if_some_fail(
     class Failing:
         def close(self) -> None:
             closed.append("actors")
-            raise RuntimeError("they do not go")
+            raise RuntimeError("cannot close")
 
     run = session(tmp_path)
-    with pytest.raises(RuntimeError, match="they do not go"), run:  # noqa: PT012
+    with pytest.raises(RuntimeError, match="cannot close"), run:  # noqa: PT012
         run.restore(Learner())
         run.at_end(lambda: closed.append(f"server, {run.folder.checkpoint.exists()}"))
         actors: Any = Failing()
@@ -195,13 +195,13 @@ def test_nan_rewards_end_a_run_which_can_be_resumed(
     a2c.train(TRAINED, run=run)
     before = (run / "checkpoint.pt").read_bytes()
 
-    def sick(num_envs: int) -> SyncVectorEnv:
+    def poisoned(num_envs: int) -> SyncVectorEnv:
         return toys.poisoned(num_envs)
 
-    sick.__qualname__ = toys.Guess.__qualname__
+    poisoned.__qualname__ = toys.Guess.__qualname__
     with pytest.raises(LearnerLost, match="look for NaN in rewards"):
         a2c.train(
-            dataclasses.replace(TRAINED, env=sick, envs_per_actor=5, total_steps=200), resume=run
+            dataclasses.replace(TRAINED, env=poisoned, envs_per_actor=5, total_steps=200), resume=run
         )
     assert (run / "checkpoint.pt").read_bytes() == before
     result = a2c.train(dataclasses.replace(TRAINED, total_steps=200), resume=run)
@@ -215,7 +215,7 @@ def test_a_schedule_by_minutes_continues_when_the_run_is_resumed(tmp_path: Path)
         assert run.progress == 0
         clock.now += 150
         assert run.progress == 0.25
-    clock.now += 1e6  # nobody trains
+    clock.now += 1e6  # between the runs
     with resumed(run.folder, clock, config) as run:
         assert run.progress == pytest.approx(0.25)
         clock.now += 150
@@ -306,13 +306,6 @@ def test_ctrl_c_stops_at_the_next_iteration_and_saves_checkpoint_metrics_and_cur
     assert str(run.folder.path) in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_a_second_ctrl_c_interrupts_immediately(tmp_path: Path) -> None:
-    with session(tmp_path):
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-
-
 PPO = ppo.Config(
     env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, total_steps=60, learner_threads=2,
     device="cpu", log_interval_s=1e6, checkpoint_interval_s=1e6,
@@ -320,7 +313,7 @@ PPO = ppo.Config(
 
 
 def wide(observation_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Large enough for its sums to depend on the number of threads."""
+    """Return a network so large that its sums depend on the number of threads."""
     network = networks.MLP(observation_shape, outputs)
     network.policy_body = nn.Sequential(nn.Linear(observation_shape[0], 3000), nn.Tanh())
     network.policy = nn.Linear(3000, outputs)
@@ -349,7 +342,7 @@ def test_a_run_that_cannot_start_restores_them_too(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("local")
 def test_runs_in_one_process_are_reproducible(tmp_path: Path) -> None:
     for number, threads in enumerate((2, 1, 2)):
-        torch.set_num_threads(threads)  # what the user, or the run before, had
+        torch.set_num_threads(threads)  # as set by the user or an earlier run
         torch.rand(number)
         ppo.train(PPO, wide, run=tmp_path / str(number))
     for number in (1, 2):
@@ -398,7 +391,7 @@ def test_a_run_in_another_thread_stops_if_the_main_thread_is_interrupted(
         try:
             raise KeyboardInterrupt  # Ctrl-C: the main thread waits for the others as it unwinds
         finally:
-            assert here.asked_to_stop == ""  # its own handler tells
+            assert here.asked_to_stop == ""  # in the main thread only its handler counts
             assert waited_for.asked_to_stop == "stopped by SIGINT"
     assert left.asked_to_stop == ""
     monkeypatch.setattr(threading, "main_thread", lambda: thread)  # which is over

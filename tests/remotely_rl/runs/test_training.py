@@ -1,4 +1,4 @@
-"""Beginning a run, and resuming one."""
+"""Starting and resuming runs."""
 
 import copy
 import dataclasses
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("local", "no_curve")
 
 
 class Narrow(networks.MLP):
-    """Eight units where the model that fits has 64."""
+    """A network with 8 units, where the default has 64."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int):
         super().__init__(shape, outputs)
@@ -86,7 +86,7 @@ def test_a_resumed_run_takes_new_limits_and_numbers_of_actors(
 
 
 def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
-    """What the files of a folder hold, and when they were written."""
+    """Return the content and the modification time of each file in a folder."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
@@ -116,7 +116,7 @@ def test_settings_given_on_resume_are_kept_at_the_next_resume(tmp_path: Path) ->
 def test_an_adapted_learning_rate_restarts_only_if_one_is_given_on_resume(tmp_path: Path) -> None:
     run = tmp_path / "run"
     given = {field: getattr(TRAINED, field) for field in ("rollout_steps", "actors", "total_steps")}
-    config = ppo.Config(env="CartPole-v1", target_kl=1000.0, **given)  # nothing moves so far
+    config = ppo.Config(env="CartPole-v1", target_kl=1000.0, **given)  # never adapted
     ppo.train(config, run=run)
     for override, want in (({}, 1.5e-3), ({"learning_rate": 1e-3}, 1e-3)):
         config = training.config_of(ppo.Config, "ppo", run, override)
@@ -142,7 +142,7 @@ def test_a_learning_rate_given_on_resume_is_used(
 def test_with_actors_0_each_actor_reserves_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actors: int, cpus: int | None
 ) -> None:
-    """Else there would be room for any number on a cluster of the script's own."""
+    """Otherwise the script's own cluster would have room for any number."""
     asked: list[float | None] = []
     place = InProcess.place
 
@@ -271,7 +271,7 @@ def test_a_checkpoint_of_another_model_is_rejected_with_its_first_difference(tmp
 
 
 class Watches(Hook):
-    """Keeps the model and the units of values that a run begins with."""
+    """Records the model and the units of values at the start of a run."""
 
     def on_start(self, session: Any) -> None:
         self.scale = session.learner.value_scale.moments
@@ -323,7 +323,7 @@ def test_train_is_documented_and_can_be_pickled(
     train: training.Train[Any], repeats: str
 ) -> None:
     assert train.__doc__ is not None
-    assert train.__doc__.startswith("Trains until a limit of the config is reached, or Ctrl-C.")
+    assert train.__doc__.startswith("Train until a limit of the config is reached, or Ctrl-C.")
     assert repeats in train.__doc__
     assert not re.search(r"(?m)^ +", train.__doc__)
     parameters = list(inspect.signature(train).parameters)
