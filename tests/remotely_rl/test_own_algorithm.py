@@ -81,7 +81,7 @@ def test_a_users_algorithm_is_trained_resumed_evaluated_and_played_from_its_file
 
 def test_its_help_has_the_fields_of_its_config_and_its_docstring(file: Path) -> None:
     text = " ".join(invoke("train", f"{file}:train", "--help").output.split())
-    assert "an algorithm of your own, in a file of your own" in text
+    assert "your own algorithm, in one file" in text
     assert "--value-coef FLOAT Value loss coefficient. [0.5]" in text
     assert "[CartPole-v1]" in text
     assert "preset" not in text
