@@ -1,4 +1,4 @@
-"""The command line: every field an option, every mistake a sentence."""
+"""The command line: its options, messages and runs."""
 
 import dataclasses
 import json
@@ -38,7 +38,7 @@ def invoke(*command: str) -> Result:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[impala.Config, Any]]:
-    """Instead of training, keeps the config and the model that it would train with."""
+    """Record the config and the model instead of training."""
     asked: list[tuple[impala.Config, Any]] = []
 
     def keep(
@@ -83,7 +83,7 @@ def test_only_train_starts_a_cluster_while_it_imports(
     with pytest.raises(SystemExit):
         main()
     assert len(begins) == begun
-    invoke(*words.split())  # a program that calls it is asked for nothing
+    invoke(*words.split())  # a program that calls it is not asked to confirm
     assert len(begins) == begun
 
 
@@ -201,7 +201,7 @@ gymnasium.register("Mine-v0", Mine)
 
 @pytest.fixture
 def own_environment(tmp_path: Path) -> Iterator[Path]:
-    """A file with an environment that needs modules beside it, one of them in an actor alone."""
+    """Write an environment whose file imports modules beside it, one of them only in actors."""
     (tmp_path / "my_own_environment.py").write_text(OWN_ENVIRONMENT)
     (tmp_path / "my_own_names.py").write_text("GAME = 'CartPole-v1'")
     (tmp_path / "my_own_names_of_late.py").write_text("")
@@ -234,7 +234,7 @@ def test_an_id_of_a_module_in_the_working_directory_is_found(
     steps = ("--total-steps", "20", "--probe-steps", "5", "--run", str(tmp_path / "run"))
     done = invoke("train", "ppo", *TINY, "--env", "my_own_environment:Mine-v0", *steps)
     assert done.exit_code == 0, done.output
-    assert "my_own_environment" in sys.modules  # so that actors elsewhere are sent it
+    assert "my_own_environment" in sys.modules  # so that remote actors receive it
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_an_error_of_the_user_is_one_sentence_and_status_2(
     assert done.exit_code == 2
     assert said in done.output
     assert "Traceback" not in done.output
-    assert not remotely.is_connected()  # what can be told at once is told without a cluster
+    assert not remotely.is_connected()  # the error needs no cluster
 
 
 def test_an_invalid_remotely_address_is_rejected(
@@ -381,7 +381,7 @@ def test_ctrl_c_ends_a_run_gracefully(tmp_path: Path) -> None:
     while "games)" not in "".join(said):  # a line of progress
         said.append(training.stdout.readline())
         assert said[-1], "ended too early: " + "".join(said)
-    os.killpg(training.pid, signal.SIGINT)  # as a terminal does: learner and actors alike
+    os.killpg(training.pid, signal.SIGINT)  # as a terminal: learner and actors
     rest, _ = training.communicate(timeout=60)
     assert training.returncode == 0, rest
     assert rest.splitlines()[-1] == f"stopped by SIGINT; the run is in {run}"
@@ -398,5 +398,5 @@ def test_presets_are_listed_with_their_figures_and_options() -> None:
 
 def test_rules_are_listed_with_their_settings() -> None:
     listed = invoke("rules").output
-    for told in ("\nfasgd\n", "\n    rate  ", "--optimizer (optimizer=)", "\n    gate_push "):
-        assert told in listed
+    for shown in ("\nfasgd\n", "\n    rate  ", "--optimizer (optimizer=)", "\n    gate_push "):
+        assert shown in listed

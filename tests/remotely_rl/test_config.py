@@ -1,4 +1,4 @@
-"""What a run can be told, and what is said of a mistake."""
+"""Settings of a run, and the errors of invalid ones."""
 
 import contextlib
 import copy
@@ -154,7 +154,7 @@ def test_the_preset_paper_has_the_papers_settings(name: str) -> None:
     assert kind().unused().keys() <= {field.name for field in dataclasses.fields(kind)}
     config = kind(**kind.paper)
     assert not any("paper" in said for said in config.remarks())
-    if hasattr(kind, "target_kl"):  # which is 0 then
+    if hasattr(kind, "target_kl"):  # it is 0 then
         assert not any("target-kl" in said for said in kind(learning_rate=1e-4).remarks())
 
 
@@ -232,13 +232,13 @@ def test_a_range_describes_its_bounds() -> None:
     [
         ({"total_steps": 1000}, [0, 0.25, 1, 1]),
         ({"minutes": 10}, [0, 0.1, 0.2, 1]),
-        ({"total_steps": 2000, "minutes": 10}, [0, 0.125, 0.5, 1]),  # which ends it first
+        ({"total_steps": 2000, "minutes": 10}, [0, 0.125, 0.5, 1]),  # the earlier end counts
         ({"total_steps": 5000, "minutes": 10}, [0, 0.1, 0.2, 1]),
         ({"anneal_steps": 500}, [0, 0.5, 1, 1]),
         ({"anneal_steps": 0.5, "total_steps": 1000}, [0, 0.5, 1, 1]),
         ({"anneal_steps": 1, "total_steps": 1000}, [0, 1, 1, 1]),
         ({"anneal_steps": 10_000, "total_steps": 1000, "minutes": 1}, [0, 0.025, 0.1, 0.5]),
-        ({"target": 18.0}, [0, 0.00025, 0.001, 0.005]),  # nobody knows how long that takes
+        ({"target": 18.0}, [0, 0.00025, 0.001, 0.005]),  # its length is unknown
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""An algorithm in a file of a user's: trained, resumed, loaded; and what it must have."""
+"""A user's algorithm in a file: training, resuming, loading and its checks."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def written(folder: Path, text: str) -> str:
 
 @pytest.fixture
 def run(file: Path, tmp_path: Path, local: None, no_curve: None) -> Path:
-    """A run of the algorithm in `file`, which is moved then."""
+    """Return a run of the algorithm in `file`."""
     train = algorithms.train_of(f"{file}:train")
     config = train.Config(actors=1, envs_per_actor=2, rollout_steps=32, total_steps=64)
     return train(config, run=tmp_path / "run").run
@@ -110,7 +110,7 @@ def test_sac_can_be_written_in_a_users_file(tmp_path: Path) -> None:
     config = train.Config(
         total_steps=96, learn_from=32, batch_size=16, replay_ratio=4.0, hidden="8,8"
     )
-    result = train(config, run=tmp_path / "run")  # its actors are of a class of the file
+    result = train(config, run=tmp_path / "run")  # the class of its actors is in the file
 
     assert result.updates > 0
     assert evaluation.evaluate(result.run, 1, steps=200).mean_length == 200
@@ -163,7 +163,7 @@ def test_code_in_the_folder_of_a_run_is_not_executed(run: Path) -> None:
 def test_an_algorithm_without_a_file_must_be_passed_to_load_its_run(run: Path) -> None:
     train = algorithms.of_run(run)
     content = json.loads((run / "config.json").read_text())
-    del content["source"]  # as from a notebook
+    del content["source"]  # as in a notebook
     (run / "config.json").write_text(json.dumps(content))
     with pytest.raises(
         TrainingError, match="which is neither remotely_rl's nor of a file: pass it"
@@ -195,7 +195,7 @@ def test_a_file_that_raised_is_executed_again(tmp_path: Path) -> None:
     assert "own_algorithm" not in sys.modules
 
 
-# --- what it must have ----------------------------------------------------------------------------
+# --- its checks -----------------------------------------------------------------------------------
 
 LOOP = "def loop(session): ...\n"
 CONFIG = "@dataclasses.dataclass(frozen=True)\nclass Config(rl.Common): ...\n"
@@ -270,7 +270,7 @@ def test_library_presets_do_not_apply_to_a_users_algorithm_of_the_same_name() ->
         Config(env="CartPole-v1", preset="CartPole-v1")
 
 
-# --- what such a file imports ---------------------------------------------------------------------
+# --- imports of the file --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", remotely_rl.__all__)

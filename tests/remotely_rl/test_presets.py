@@ -1,4 +1,4 @@
-"""Presets: when one is taken, what it sets, and what is said of it."""
+"""Presets: when one applies, its settings and its messages."""
 
 import copy
 import dataclasses

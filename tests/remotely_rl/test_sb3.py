@@ -1,4 +1,4 @@
-"""The adapter gives Stable-Baselines3 the rows that its own vector environments give.
+"""The adapter for Stable-Baselines3: the same rows as its own vector environments.
 
 Stable-Baselines3 is no dependency; where it is not installed, only the message is tested.
 """
@@ -14,7 +14,7 @@ from tests.chaos.numbered import Numbered, strike
 
 IS_HERE = importlib.util.find_spec("stable_baselines3") is not None
 with_sb3 = pytest.mark.skipif(not IS_HERE, reason="Stable-Baselines3 is not installed")
-pytestmark = pytest.mark.filterwarnings("ignore")  # its own, of other versions
+pytestmark = pytest.mark.filterwarnings("ignore")  # of other versions
 
 
 @pytest.mark.skipif(IS_HERE, reason="it is installed")

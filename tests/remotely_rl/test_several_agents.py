@@ -1,4 +1,4 @@
-"""Runs in games of several agents, with each algorithm."""
+"""Training in games of several agents, with each algorithm."""
 
 import dataclasses
 import functools
@@ -43,7 +43,7 @@ def test_every_algorithm_of_discrete_actions_learns_from_the_steps_of_present_ag
     result = algorithms.named(name).train(small(name), run=tmp_path / "run")
     assert result.env_steps >= 300
     assert result.updates > 0
-    # Of a game: a 1 to 5, b 101 to 103, c 2 (it dies), and 4 and 5 when it is back.
+    # In a game: a 1 to 5, b 101 to 103, c 2 (it dies), then 4 and 5 (it is back).
     assert result.return_mean == pytest.approx(np.mean([15, 306, 11]))
 
 
@@ -55,7 +55,7 @@ def test_separate_agents_learn_to_act_differently_on_equal_observations(
         total_steps=10_000, learner_threads=1, probe_steps=8, target=0.9,
     )  # fmt: skip
     result = ppo.train(config, run=tmp_path / "run")
-    assert "is reached" in result.ended  # a policy that they shared would be right once in three
+    assert "is reached" in result.ended  # a shared policy would be right in a third of the games
 
 
 def test_a_run_of_several_agents_is_resumed_to_the_bit(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The studies of batches: what they measure is what they say."""
+"""The studies: their measurements and their tables of results."""
 
 import math
 from collections import deque
@@ -57,11 +57,11 @@ def test_the_norms_of_an_update_are_those_of_its_weights_its_gradient_and_its_st
     weight = watched.learner.model.get_parameter("model.policy.weight")
     assert isinstance(watched.learner.optimizer, torch.optim.RMSprop)
     before = weight.detach().clone()
-    for _ in play([watched], 40):  # a single update
+    for _ in play([watched], 40):  # one update
         pass
     assert weight.grad is not None
     ((*seen,),) = watched.norms["last"]
-    # The first step of RMSProp divides a gradient by its own size, times the root of 1 - alpha.
+    # The first step of RMSProp divides a gradient by its size times the root of 1 - alpha.
     step = 0.5 * weight.grad / (weight.grad.abs() * 0.05**0.5 + 1e-6)
     torch.testing.assert_close(weight.detach(), before - step)
     assert seen == pytest.approx([float(x.norm()) for x in (weight.detach(), weight.grad, step)])

@@ -1,4 +1,4 @@
-"""Whole runs in environments that raise, crash or hang, by every template."""
+"""Runs of every algorithm in environments that raise, crash or hang."""
 
 import contextlib
 import functools
@@ -21,14 +21,14 @@ from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve")
 
-# One of each way to keep actors at work: rounds and a parameter server; and, in the slow tests, a
-# stream and the agents of a Brain.
+# One for each way to sample: rounds and a parameter server; in the slow tests also a stream and the
+# agents of a Brain.
 KINDS = ["ppo", "a3c", *(pytest.param(name, marks=pytest.mark.slow) for name in ("impala", "ga3c"))]
 SURVIVES = 40  # steps
 
 
 class Flaky(toys.Guess):
-    """Does `fails` at the 40th of its steps."""
+    """An environment that calls `fails` at its 40th step."""
 
     def __init__(self, fails: Any, action_space: gymnasium.Space[Any] = toys.Guess.action_space):
         self.fails = fails
@@ -55,19 +55,19 @@ def hang() -> None:
 
 
 def press_ctrl_c_and_hang(trainer: int, pressed: Path) -> None:
-    with contextlib.suppress(FileExistsError):  # a second Ctrl-C would end it at once
+    with contextlib.suppress(FileExistsError):  # a second Ctrl-C would end it immediately
         pressed.touch(exist_ok=False)
         os.kill(trainer, signal.SIGINT)
     hang()
 
 
 def config(name: str, fails: Any, **changes: Any) -> Any:
-    """Two actors with two environments each."""
+    """Return settings of two actors with two environments each."""
     spaces = (toys.Aim.action_space,) if name == "sac" else ()
     given: dict[str, Any] = {
         "env": functools.partial(Flaky, fails, *spaces), "actors": 2, "envs_per_actor": 2,
         "rollout_steps": 8, "random_start": 0,
-        "probe_steps": 16,  # which an environment survives
+        "probe_steps": 16,  # fewer than SURVIVES
         "log_interval_s": 1e6, "checkpoint_interval_s": 1e6, **changes,
     }  # fmt: skip
     if name not in ("a3c", "n_step_q"):
@@ -88,15 +88,15 @@ def test_occasional_exceptions_do_not_end_a_run(
     asked = config(name, raise_one, total_steps=300)
     result = algorithms.named(name).train(asked, run=tmp_path / "run")
     assert result.ended == "300 steps are done"
-    told = capsys.readouterr().out
-    first = re.search(r"environment \d raised in step 1, seed \d+: ValueError: the simul.*", told)
+    output = capsys.readouterr().out
+    first = re.search(r"environment \d raised in step 1, seed \d+: ValueError: the simul.*", output)
     assert first is not None
     assert first.group().endswith("; it is replaced")
-    assert told.count("in raise_one") == 2  # the user's part of the traceback, and of the last one
-    assert "more crashed in" in told
-    assert "remotely_rl/acting/" not in told
+    assert output.count("in raise_one") == 2  # the user's part of the first traceback and of the last
+    assert "more crashed in" in output
+    assert "remotely_rl/acting/" not in output
     report = logbook.load(tmp_path / "run" / "crashes.jsonl")[0]
-    assert str(report) in told
+    assert str(report) in output
     assert report.is_complete
 
 
@@ -108,11 +108,11 @@ def test_occasional_crashes_do_not_end_a_run(
     asked = config(name, crash, total_steps=300)
     result = algorithms.named(name).train(asked, run=tmp_path / "run")
     assert result.ended == "300 steps are done"
-    told, dumped = capfd.readouterr()
-    assert re.search(r"environment \d died in step 1, seed \d+: .* SIGSEGV; it is replaced", told)
-    assert "more crashed in" in told
+    output, dumped = capfd.readouterr()
+    assert re.search(r"environment \d died in step 1, seed \d+: .* SIGSEGV; it is replaced", output)
+    assert "more crashed in" in output
     assert "never retrieved" not in dumped
-    assert 1 <= dumped.count("Fatal Python error") <= 2  # of the first two, not of replacements
+    assert 1 <= dumped.count("Fatal Python error") <= 2  # of the first two actors, not of their replacements
 
 
 @pytest.mark.usefixtures("here")
@@ -147,18 +147,18 @@ def test_hanging_environments_are_replaced_after_their_timeout(
     asked = config(name, hang, total_steps=250, step_timeout_s=0.3)
     result = algorithms.named(name).train(asked, run=tmp_path / "run")
     assert result.ended == "250 steps are done"
-    told = capfd.readouterr().out
+    output = capfd.readouterr().out
     said = r"environment \d hung in step 1, seed \d+: it has not returned for 0.3 s; it is replaced"
-    assert re.search(said, told)
-    assert "in hang" in told  # where it hangs
-    assert "remotely_rl/supervision" not in told
+    assert re.search(said, output)
+    assert "in hang" in output  # the line that hangs
+    assert "remotely_rl/supervision" not in output
 
 
 @pytest.mark.usefixtures("local")
 def test_environments_that_always_raise_end_the_run(tmp_path: Path) -> None:
     class Hopeless(Flaky):
         def reset(self, **given: Any) -> Any:
-            self.steps = SURVIVES - 3  # which is more than the random play has
+            self.steps = SURVIVES - 3  # more than the probe's steps
             return super().reset(**given)
 
         def step(self, action: int) -> Any:
@@ -222,7 +222,7 @@ def test_a_hang_in_the_probe_is_reported_when_the_minutes_are_over(
 
 
 class OnlyTogether(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Cannot reset one of its environments alone."""
+    """Environments of which one cannot be reset alone."""
 
     def __init__(self, num_envs: int):
         self.num_envs = num_envs

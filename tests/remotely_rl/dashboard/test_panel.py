@@ -1,4 +1,4 @@
-"""What the training panels answer, and that they never lead out of the folder of the runs."""
+"""The training panels: their answers, all from inside the folder of the runs."""
 
 import os
 import subprocess

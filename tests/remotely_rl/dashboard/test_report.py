@@ -1,4 +1,4 @@
-"""The report: one page, inert whatever the runs hold, with every run in it."""
+"""The report: one page of every run, in which no text of a run takes effect."""
 
 import math
 import re

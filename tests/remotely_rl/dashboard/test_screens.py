@@ -30,7 +30,7 @@ EVIL = '<img src=x onerror="document.title=1">'
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A page of a dashboard with 450 actors and four runs, past its link."""
+    """Yield the page of a dashboard with 450 actors and four runs, opened by its link."""
     runs = tmp_path_factory.mktemp("runs")
     make_run(runs / "ppo-1", rows=50, seed=1)
     make_run(runs / "ppo-2", rows=60, seed=2, scale=2.0)
@@ -62,9 +62,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture(autouse=True)
 def nothing_goes_wrong(page: Page) -> Iterator[list[str]]:
-    """No error in the page, no request to elsewhere, and no markup of a name that took effect.
+    """Check for no error in the page, no request to another host and no markup from a name.
 
-    A test that makes something go wrong clears the list.
+    A test that causes one of these clears the list.
     """
     wrong: list[str] = []
     home = page.url.partition("/#")[0].rstrip("/")
@@ -170,7 +170,7 @@ def test_the_theme_changes_and_stays(page: Page) -> None:
 
 
 def show(page: Page, is_seen: bool) -> None:
-    """Let the page take itself for seen, or for one behind another."""
+    """Report the page to itself as visible or hidden."""
     page.evaluate(
         """hidden => {
             Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
@@ -188,7 +188,7 @@ def test_a_hidden_page_sends_no_requests(page: Page) -> None:
     expect(page.locator("tbody tr")).to_have_count(4)
     expect(page.get_by_text("9 machines, 450 actors")).to_be_visible()
     with page.expect_event("requestfailed", lambda request: "/api/events" in request.url):
-        show(page, is_seen=False)  # which leaves the stream of the overview
+        show(page, is_seen=False)  # it leaves the stream of the overview
     listener = lambda request: asked.append(request.url)
     page.on("request", listener)
     page.clock.run_for(60_000)

@@ -1,4 +1,4 @@
-"""Rows of a metrics.csv as series: against a reader that holds all of it, and while it grows."""
+"""Series of a metrics.csv: compared with a reader of the whole file, and while it grows."""
 
 import csv
 import math
@@ -50,7 +50,7 @@ def test_many_rows_are_reduced_to_the_extremes_of_each_bucket_in_order(
     written(metrics, 1000)
     with metrics.open("rb") as file:
         piece = series.read(file, points=100)
-    width = 20  # rows of a bucket, which leaves two values
+    width = 20  # rows in a bucket, which keeps two values
     losses, steps = slowly(metrics, LOSS), slowly(metrics, STEPS)
     expected: list[float | None] = []
     for at in range(0, 1000, width):
@@ -123,7 +123,7 @@ def test_a_live_tick_is_small(metrics: Path) -> None:
         ("", 0),
         ("no line end", 0),
         (HEAD, 0),
-        (HEAD + "1,2\r\n3,4,5\r\n", 1),  # a line cut short by a crash
+        (HEAD + "1,2\r\n3,4,5\r\n", 1),  # a line cut off by a crash
         (HEAD + "1,x,\x00\r\n", 1),
         (HEAD + "1,inf,nan\r\n", 1),
         ("\xff\xfe,b\n1,2\n", 1),

@@ -1,4 +1,4 @@
-"""Policies against torch's distributions and against numbers worked by hand."""
+"""Policies: the same as torch's distributions and as numbers computed by hand."""
 
 import math
 from collections.abc import Callable
@@ -31,7 +31,7 @@ NESTED = action_spaces.of(BOTH)
 ALL = [DISCRETE, MULTI, VECTOR, NESTED]
 NAMES = ["Discrete", "MultiDiscrete", "Continuous", "Dict"]
 
-# Of a coin that shows 1 three times in four.
+# A coin that shows 1 with probability 3/4.
 LOADED = torch.tensor([0.0, math.log(3.0)])
 ITS_ENTROPY = 0.25 * math.log(4) + 0.75 * math.log(4 / 3)
 
@@ -42,7 +42,7 @@ def policy(of: Actions, *shape: int) -> Tensor:
 
 
 def draws(of: Actions, policy: Tensor, count: int, seed: int = 0) -> Tensor:
-    """`count` actions of one policy."""
+    """Return `count` actions of one policy."""
     generator = torch.Generator().manual_seed(seed)
     return of.sample(policy.expand(count, -1), generator)
 
@@ -156,7 +156,7 @@ def test_a_gaussian_is_computed_in_float32() -> None:
 def test_actions_are_drawn_with_their_probabilities() -> None:
     numbers = policy(DISCRETE, 1)[0]
     often = draws(DISCRETE, numbers, 40_000).bincount(minlength=4) / 40_000
-    # Five standard errors, at the most: 5 * sqrt(1/4 / 40,000).
+    # At most five standard errors: 5 * sqrt(1/4 / 40,000).
     torch.testing.assert_close(often, numbers.softmax(-1), atol=0.0125, rtol=0)
 
 
@@ -235,7 +235,7 @@ def test_drawn_actions_lie_in_the_environments_space(
 
 
 def bounds(dtype: np.dtype[Any], count: int, random: np.random.Generator) -> NDArray[Any]:
-    """Pairs of a lower and an upper bound [count, 2]: round, of any size, missing, extreme."""
+    """Return pairs of bounds [count, 2]: round, of any size, infinite and extreme."""
     if dtype.kind == "b":
         return np.sort(random.integers(0, 2, (count, 2)).astype(np.bool_), 1)
     of_dtype: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)

@@ -1,4 +1,4 @@
-"""Arguments and wrappers of environments: checked, copied, and kept as text."""
+"""Arguments and wrappers of environments: their checks, copies and stored text."""
 
 import functools
 import json
@@ -22,7 +22,7 @@ TIME_AWARE = "gymnasium.wrappers:TimeAwareObservation"
 
 
 class Mutable(toys.Counting):
-    """Changes the list that it is given."""
+    """An environment that changes the list it receives."""
 
     def __init__(self, parts: Any = (), *, length: int = 3):
         super().__init__(length)

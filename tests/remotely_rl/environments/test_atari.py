@@ -1,14 +1,10 @@
-"""Atari games, with the preprocessing that is asked for."""
+"""Atari games and their preprocessing."""
 
 import numpy as np
 
 from remotely_rl import environments
-from remotely_rl.environments import Atari, Environments, Episode
-
-
-def play(envs: Environments, steps: int) -> list[environments.Step]:
-    """`steps` steps of no-ops.  The observation of row t is that of step t - 1."""
-    return [envs.step(np.zeros(envs.num_envs, np.int64)) for _ in range(steps)]
+from remotely_rl.environments import Atari, Episode
+from tests.remotely_rl.toys import play
 
 
 def test_the_same_seed_and_actions_give_the_same_observations() -> None:
@@ -71,6 +67,6 @@ def test_a_lost_life_ends_only_the_learners_episode() -> None:
         after_end = row.terminated.item()
         ends += after_end
     assert ends == 5
-    assert lost == [True] * 4 + [False]  # the game goes on after a life, and starts anew after 5
+    assert lost == [True] * 4 + [False]  # a lost life continues the game; the fifth resets it
     assert len(games) == 1
     envs.close()

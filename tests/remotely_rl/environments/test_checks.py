@@ -1,4 +1,4 @@
-"""The check of an environment before a run: what it refuses, finds odd, or lets pass."""
+"""The check of an environment before a run: its errors and warnings."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_an_environment_unfit_for_training_is_rejected_with_a_hint(env: Any, wor
 
 
 class Beyond(toys.Guess):
-    """Observes a number outside its space, as it is reset."""
+    """An environment whose first observation is outside its space."""
 
     observation_space = spaces.Dict({"x": spaces.Box(-1, 1, (2, 2), np.float64)})  # type: ignore[assignment]
 
@@ -89,7 +89,7 @@ def test_a_run_checks_with_probe_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Steps, "taken", 0)
     seen = training.probe(a2c.Config(env=Steps, probe_steps=10))
     assert len(seen.obs) == 10
-    assert Steps.taken in range(4, 6)  # of an episode of one step, each second row resets
+    assert Steps.taken in range(4, 6)  # episodes of one step: every other row resets
     with pytest.raises(TrainingError, match="probe_steps must be at least 2, not 1"):
         a2c.Config(probe_steps=1)
 

@@ -1,4 +1,4 @@
-"""One contract, whatever the environments come from."""
+"""The contract of environments from every source."""
 
 from typing import Any
 
@@ -12,11 +12,7 @@ from remotely_rl import environments
 from remotely_rl.environments import Environments, Episode
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl import space_toys, toys
-
-
-def play(envs: Environments, steps: int) -> list[environments.Step]:
-    """`steps` steps of no-ops.  The observation of row t is that of step t - 1."""
-    return [envs.step(np.zeros(envs.num_envs, np.int64)) for _ in range(steps)]
+from tests.remotely_rl.toys import play
 
 
 @pytest.mark.parametrize("truncates", [False, True])
@@ -80,7 +76,7 @@ def test_rewards_of_a_wrong_shape_are_rejected() -> None:
 def test_actions_start_at_zero_whatever_the_environments_start() -> None:
     envs = environments.make(toys.FromFive, 2)
     envs.reset(1)
-    envs.step(np.array([0, 1]))  # the toy asserts that it got 5 and 6
+    envs.step(np.array([0, 1]))  # the toy checks that it receives 5 and 6
 
 
 @pytest.mark.parametrize(
@@ -102,7 +98,7 @@ def test_each_environment_receives_its_own_action(
 ) -> None:
     envs = environments.make(lambda: toys.Echo(space), 2)
     envs.reset(1)
-    row = envs.step(np.array(action, envs.actions.dtype))  # the toy asserts that it fits its space
+    row = envs.step(np.array(action, envs.actions.dtype))  # the toy checks its action
     assert row.obs.tolist() == arrives
 
 
@@ -113,7 +109,7 @@ def test_decorrelated_environments_are_at_different_steps(mode: AutoresetMode) -
     assert len(set(together[:, 0])) == 1
     obs = envs.decorrelate(20, [np.random.default_rng(3)])
     assert len(set(obs[:, 0])) >= 5
-    step = envs.step(np.zeros(12, np.int64)).obs  # it goes on from there
+    step = envs.step(np.zeros(12, np.int64)).obs  # one step later
     goes_on = (step == obs + 1) | (step == 0)
     assert goes_on.all()
 
@@ -122,12 +118,12 @@ def test_decorrelated_environments_are_at_different_steps(mode: AutoresetMode) -
 def test_decorrelation_does_not_count_as_episodes(mode: AutoresetMode) -> None:
     envs = Environments(toys.vector(toys.Counting, 12, mode, length=9))
     envs.reset(1)
-    envs.decorrelate(30, [np.random.default_rng(3)])  # several games end meanwhile
+    envs.decorrelate(30, [np.random.default_rng(3)])  # several games end
     assert envs.pop_episodes() == []
     play(envs, 10)
     games = envs.pop_episodes()
     assert len(games) >= 12
-    assert games == [Episode(450.0, 9)] * len(games)  # 10 + 20 + ... + 90, though begun before
+    assert games == [Episode(450.0, 9)] * len(games)  # 10 + 20 + ... + 90: the whole game
 
 
 def test_decorrelation_is_reproducible() -> None:
@@ -171,7 +167,7 @@ def test_a_mask_belongs_to_the_observation_that_is_acted_on(
                 assert mask.all()
             else:
                 assert mask.tolist() == state.mask.tolist()
-        # One loses now and then: episodes do not end together.
+        # One loses every fifth turn, so episodes do not end together.
         action = np.array([mask.argmax() for mask in obs["action_mask"]])
         if turn % 5 == 4:
             action[turn % 3] = obs["action_mask"][turn % 3].argmin()
@@ -195,7 +191,7 @@ def test_random_play_and_staggered_starts_take_legal_actions_only() -> None:
 
 
 class OneAtATime(toys.Counting):
-    """Action `now % 3` is the only legal one, and the episode ends after two steps."""
+    """Episodes of two steps in which only the action `now % 3` is legal."""
 
     action_space = spaces.Discrete(3)
 
@@ -217,7 +213,7 @@ class OneAtATime(toys.Counting):
 @pytest.mark.parametrize(
     ("tells", "truncates", "mask"),
     [
-        ("a mask", True, [0, 0, 1]),  # it is bootstrapped from
+        ("a mask", True, [0, 0, 1]),  # its value is bootstrapped
         ("a mask", False, [1, 1, 1]),
         ("zeros", True, [1, 1, 1]),
         ("zeros", False, [1, 1, 1]),
@@ -235,7 +231,7 @@ def test_the_last_observation_of_a_truncated_episode_keeps_its_mask(
 
 
 class Breaks(toys.Counting):
-    """Raises in the second step of its first episode."""
+    """An environment that raises in the second step of its first episode."""
 
     broken = False
 

@@ -1,7 +1,4 @@
-"""EnvPool's environments under the contract of all others.
-
-A stand-in has what of EnvPool is used, as EnvPool does it, where EnvPool is not installed.
-"""
+"""EnvPool's environments; a stand-in imitates EnvPool where it is not installed."""
 
 import importlib.util
 import itertools
@@ -23,7 +20,7 @@ LENGTH = 4
 
 
 class Pool:
-    """Environments that observe their seed, their episodes, and the steps of this one."""
+    """Environments that observe their seed, their episode count and its steps."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -109,7 +106,7 @@ def test_a_partial_reset_leaves_the_other_environments() -> None:
     before = np.array(played(envs, 2)[-1].obs)
     after, _ = envs.vector.reset(options={"reset_mask": np.array([True, False, False])})
     assert (after[1:] == before[1:]).all()
-    after[:] = np.nan  # it is the caller's
+    after[:] = np.nan  # the caller may write to it
     again, _ = envs.vector.reset(options={"reset_mask": np.array([True, False, False])})
     assert (again[1:] == before[1:]).all()
     assert (after[0] != before[0]).any()

@@ -1,4 +1,4 @@
-"""What an environment tells of its episodes in `info`, in the forms in which it arrives."""
+"""What an environment reports of its episodes in `info`, in every form."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ from tests.remotely_rl import toys
 
 
 class Tells(toys.Counting):
-    """Tells in each step what it knows; its episodes have 1, 2, 3, ... steps."""
+    """An environment that reports in each step; its episodes have 1, 2, 3, ... steps."""
 
     def __init__(self) -> None:
         super().__init__(0)

@@ -1,4 +1,4 @@
-"""Images of any environment: stacked, gray and scaled."""
+"""Images of environments: stacked, gray and scaled."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.remotely_rl import toys
 
 
 class Screen(toys.Counting):
-    """Red, the more so the longer its episode lasts."""
+    """An environment whose image is redder at each step."""
 
     observation_space = spaces.Box(0, 255, (30, 24, 3), np.uint8)
 
@@ -56,8 +56,8 @@ def test_the_channels_of_a_stack_are_the_last_frames_the_newest_last() -> None:
 @pytest.mark.parametrize(
     ("shape", "stacked"),
     [
-        ((3, 16, 12), (12, 16, 12)),  # the channels came first
-        ((7, 7, 3), (12, 7, 7)),  # more channels than rows, then
+        ((3, 16, 12), (12, 16, 12)),  # channels first
+        ((7, 7, 3), (12, 7, 7)),  # the stack has more channels than rows
         ((16, 12, 6), (24, 16, 12)),
         ((16, 12), (4, 16, 12)),
     ],

@@ -1,4 +1,4 @@
-"""Masks in each form that environments give them."""
+"""Masks in every form that environments return."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ PAIR = action_spaces.of(spaces.Tuple([VECTOR, spaces.Discrete(2), spaces.MultiDi
 
 
 def objects(*rows: Any) -> Any:
-    """An array of objects, as vector environments batch what is no array."""
+    """Return an array of objects: vector environments batch what is not an array so."""
     array = np.full(len(rows), None, dtype=object)
     for i, row in enumerate(rows):
         array[i] = row
@@ -40,7 +40,7 @@ def objects(*rows: Any) -> Any:
         (NESTED, {"go": np.array([[1, 0], [0, 1]])}, ["1011", "0111"]),
         (NESTED, np.array([[1, 0], [0, 1]]), ["1011", "0111"]),
         (
-            NESTED,  # as Gymnasium batches infos of which the second has no mask of `go`
+            NESTED,  # Gymnasium's batch if the second info has no mask of `go`
             {"go": np.array([[1, 0], [0, 0]]), "_go": np.array([True, False])},
             ["1011", "1111"],
         ),
@@ -62,7 +62,7 @@ def test_without_a_mask_all_actions_are_legal() -> None:
     raw = np.array([[0, 0, 0], [0, 1, 0]])
     found = Masks(DISCRETE, 2).of(raw, np.array([False, True]))
     assert found.tolist() == [[True] * 3, [False, True, False]]
-    assert raw.tolist() == [[0, 0, 0], [0, 1, 0]]  # the environment's own is left alone
+    assert raw.tolist() == [[0, 0, 0], [0, 1, 0]]  # the environment's array is unchanged
 
 
 def test_an_empty_mask_is_allowed_if_no_action_follows() -> None:

@@ -16,7 +16,7 @@ from tests.remotely_rl.agent_toys import Party, Race
 
 
 def playing(script: str, count: int = 1, **more: Any) -> Environments:
-    """So many games with this script, just begun."""
+    """Return `count` games of this script after a reset."""
     separate = more.pop("separate", False)
     make = functools.partial(Party, script, **more)
     envs = environments.make(MultiAgent(make, separate=separate), count)
@@ -35,7 +35,7 @@ def play(envs: Environments, steps: int) -> list[environments.Step]:
 
 
 def bits(rows: list[environments.Step], field: str) -> list[str]:
-    """A word for each step, a digit for each agent."""
+    """Return a word for each step, with a digit for each agent."""
     return ["".join(str(int(bit)) for bit in getattr(row, field)) for row in rows]
 
 
@@ -89,7 +89,7 @@ def test_an_agent_that_disappears_is_truncated() -> None:
 def test_an_episode_is_a_game_whose_score_is_the_mean_of_its_agents() -> None:
     envs = playing("ab aBc ac AC", count=2)
     play(envs, 8)
-    # c is not seen before the first step
+    # c joins at the first step
     returns = {"return_a": 1 + 2 + 3, "return_b": 101, "return_c": 2 + 3}
     episode = Episode(float(np.mean(list(returns.values()))), 3, returns)
     assert envs.pop_episodes_by_environment() == [(0, episode), (1, episode)] * 2
@@ -118,7 +118,7 @@ def test_only_acting_agents_have_masks(separate: bool) -> None:
     seen = row.obs["observation"]
     assert ("agent_index" in seen) == separate
     mask = games_of(envs)[0].observe("a")["action_mask"]
-    mask[:] = 0  # what was seen is not a view
+    mask[:] = 0  # the observation is not a view
     assert row.obs["action_mask"].any(1).all()
 
 

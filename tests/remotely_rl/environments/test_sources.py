@@ -1,4 +1,4 @@
-"""What environments are made from, and what is said of something else."""
+"""Sources of environments, and the errors of invalid ones."""
 
 import functools
 from typing import Any
