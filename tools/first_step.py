@@ -130,7 +130,6 @@ def shown(found: dict[str, list[Seconds]]) -> str:
 
 
 def main() -> None:
-    """Do what the command line says."""
     parser = argparse.ArgumentParser(
         prog="python tools/first_step.py",
         description=__doc__,

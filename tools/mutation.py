@@ -9,7 +9,6 @@ which tests.  Here the outcomes are counted by file, and each survivor is shown,
 90 % killed, or a survivor without a reason.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -77,12 +76,7 @@ def reasons() -> dict[Survivor, str]:
 
 
 def main() -> None:
-    """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.mutation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("python -m tools.mutation", __doc__)
     parser.add_argument("names", nargs="*", help="of mutants, with *")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--known", action="store_true", help="show the last outcome; run nothing")

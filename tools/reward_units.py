@@ -6,7 +6,6 @@ The settings are those of `tools/classic.py`.  A run ends at a mean of 475 (in u
 steps; the best mean of 30 returns is that of training, by sampled actions.
 """
 
-import argparse
 import dataclasses
 import importlib
 import itertools
@@ -48,12 +47,7 @@ def run(template: str, unit: float, steps: int, seed: int) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.reward_units",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("python -m tools.reward_units", __doc__)
     parser.add_argument("--only", nargs="*", default=list(TEMPLATES), choices=TEMPLATES)
     parser.add_argument("--steps", type=int, default=150_000)
     parser.add_argument("--seed", type=int, default=1)

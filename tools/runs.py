@@ -4,7 +4,6 @@ A study is a table of such runs, one for each algorithm, environment and seed: `
 command line does.
 """
 
-import argparse
 import contextlib
 import io
 import itertools
@@ -80,11 +79,7 @@ def command(
     `run` is given an algorithm, an environment and a seed, and returns None for a pair that do not
     fit.  With `--write`, the table goes between the marks of this name in `page`.
     """
-    parser = argparse.ArgumentParser(
-        prog=f"python -m tools.{name}",
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser(f"python -m tools.{name}", doc)
     parser.add_argument("--only", nargs="*", default=list(algorithms), choices=list(algorithms))
     parser.add_argument("--envs", nargs="*", default=list(envs), choices=list(envs))
     parser.add_argument("--seeds", nargs="*", type=int, default=list(seeds))

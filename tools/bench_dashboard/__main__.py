@@ -10,7 +10,6 @@ the master whose share is measured, and the run that trains beside a dashboard (
 figure is a median of ROUNDS.  Run it on a machine that does nothing else.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -310,11 +309,7 @@ def trained(folder: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.bench_dashboard",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("python -m tools.bench_dashboard", __doc__)
     parser.add_argument("--write", action="store_true", help="put the table into docs/dashboard.md")
     options = parser.parse_args()
     load = os.getloadavg()[0]

@@ -11,7 +11,6 @@ figure is the median; a ratio is of two figures of one run.  Run it on a machine
 else.
 """
 
-import argparse
 import json
 import signal
 import statistics
@@ -264,9 +263,7 @@ CPUS = {"machines": 1}  # of each machine, so that the group has one member on e
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.parser("python -m tools.bench_network", __doc__)
     parser.add_argument("--quick", action="store_true", help="small values, a few times")
     parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW",
                         help=f"of these rows alone: {', '.join(ROWS)}")  # fmt: skip

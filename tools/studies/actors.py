@@ -116,7 +116,6 @@ def draw(rows: Sequence[Row], png: Path) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
     parser = results.command("actors", __doc__, [1, 2, 3])
     parser.add_argument("--actors", nargs="*", type=int, default=list(ACTORS))
     asked = parser.parse_args()

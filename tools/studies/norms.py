@@ -177,7 +177,6 @@ def draw(rows: Sequence[Row], png: Path) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
     parser = results.command("norms", __doc__, [1])
     parser.add_argument("--task", default="CartPole", choices=TASKS)
     parser.add_argument("--steps", type=int, help="of a run; by default as the task says")

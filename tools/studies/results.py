@@ -22,11 +22,7 @@ Row = TypeVar("Row")  # a NamedTuple of numbers and words
 def command(name: str, doc: str | None, seeds: Sequence[int]) -> argparse.ArgumentParser:
     """The command line of a study, whose runs are to be in this process."""
     os.environ["REMOTELY_LOCAL"] = "1"
-    parser = argparse.ArgumentParser(
-        prog=f"python -m tools.studies.{name}",
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser(f"python -m tools.studies.{name}", doc)
     parser.add_argument("--seeds", nargs="*", type=int, default=list(seeds))
     return parser
 

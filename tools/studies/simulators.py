@@ -294,7 +294,6 @@ def draw(rows: Sequence[Row], target: float, png: Path) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
     parser = results.command("simulators", __doc__, [1, 2, 3])
     parser.add_argument("--task", default="CartPole", choices=TASKS)
     parser.add_argument("--rules", nargs="*", default=["sqrt"])

@@ -1,6 +1,5 @@
 """See the package's docstring."""
 
-import argparse
 import os
 import sys
 import tempfile
@@ -57,12 +56,7 @@ def raced(name: str, quick: bool, seeds: int) -> str:
 
 
 def main() -> None:
-    """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.sync",
-        description=sync.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("python -m tools.sync", sync.__doc__)
     parser.add_argument("what", choices=[*FIGURES, *race.RACES, "overhead"])
     parser.add_argument("--quick", action="store_true", help="a minute, to see that it works")
     parser.add_argument("--write", action="store_true", help="fill docs/sync.md")

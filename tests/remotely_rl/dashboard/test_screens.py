@@ -1,4 +1,4 @@
-"""Every screen in a real browser: opened, and one thing done on it.
+"""Tests of every screen in a real browser.
 
 Needs Playwright (`pip install 'remotely-actors[browser]'`) and a Chromium on PATH (on Debian,
 `apt install chromium`); without them these tests are skipped.
