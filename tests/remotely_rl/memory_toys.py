@@ -14,7 +14,7 @@ from remotely_rl.runs.training import Result
 
 # About twice the steps of the slowest seed of the slowest algorithm.
 STEPS = 300_000
-TEMPLATES = ["a2c", "ppo", "impala", "appo", "a3c"]
+ALGORITHMS = ["a2c", "ppo", "impala", "appo", "a3c"]
 
 
 def train(name: str, env: Any, seed: int, run: Path) -> Result:

@@ -14,7 +14,8 @@ from remotely_rl.experience.replay import Draw, Replay
 from remotely_rl.functions import gradients
 from remotely_rl.learning.learner import Learner
 from tests.remotely_rl import toys
-from tools.studies import norms, results, second_learner, simulators
+from tools import runs
+from tools.studies import norms, second_learner, simulators
 from tools.studies.from_replay import FromReplay, play
 from tools.studies.simulators import Row
 
@@ -116,12 +117,12 @@ def test_steps_are_counted_until_the_target_is_held_and_first_seen(tmp_path: Pat
             for steps, looked, returned in ((end // 2, 490.0, 20.0), (end, 480.0, score))
         ]
 
-    file = tmp_path / "rows.csv"
+    file = tmp_path / "rows.jsonl"
     few = rows(16, (1000, 480.0), (4000, 476.0), (9000, 100.0))
     more = rows(32, (8000, 480.0), (9000, 10.0))
-    results.add(file, few)
-    results.add(file, more)
-    read = results.read(file, Row)
+    runs.add(file, *few)
+    runs.add(file, *more)
+    read = runs.read(file, Row)
     assert read == few + more
     of_few, of_more = simulators.summaries(read, 475.0)
     assert (of_few.simulators, of_few.seeds, of_few.noise_rows) == (16, 3, 64)

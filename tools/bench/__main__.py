@@ -1,10 +1,10 @@
 """The benchmarks of remotely and remotely_rl, compared with a minimum and with peers.
 
-python -m tools.bench                      calls and arrays, with all installed peers
+    python -m tools.bench                      calls and arrays, with all installed peers
     python -m tools.bench --quick              under a minute, without the slow peers
     python -m tools.bench --only arrays bare ours
     python -m tools.bench --write --png docs/img/benchmarks.png --json run.json
-python -m tools.bench rl --help            training; also `replay` and `vector`
+    python -m tools.bench rl --help            training; also `replay` and `vector`
     python -m tools.bench_rl.gpu --help        training on a machine with a GPU
 
 Each `systems.py` has the measurements, their targets and the systems; turns.py has their order.

@@ -21,7 +21,7 @@ def work(number: int) -> int:
 
 
 def measure(executor: Executor, effort: Effort) -> None:
-"""Report the seconds per call of a map."""
+    """Report the seconds per call of a map."""
 
     def tiny(count: int) -> None:
         for _ in executor.map(add_one, range(count)):

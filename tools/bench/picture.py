@@ -21,15 +21,15 @@ Line = tuple[str, str, str, Spread]  # system, title, figure, value
 
 def draw(bench: Benchmark, figures: Figures, subtitle: str, file: Path) -> None:
     mpl.use("agg")
-from matplotlib import pyplot as plt  # noqa: PLC0415 - after the choice of its backend
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - after the choice of its backend
 
     panels = [
         (row, found) for row in bench.rows if len(found := lines_of(row, figures, bench.titles)) > 1
     ]
     if not panels:
-raise SystemExit("nothing to draw: no figure of ours was measured by another system")
+        raise SystemExit("nothing to draw: no figure of ours was measured by another system")
     rows = [panels[i : i + COLUMNS] for i in range(0, len(panels), COLUMNS)]
-room = [1 + max(len(found) for _, found in row) for row in rows]  # bars have one height
+    room = [1 + max(len(found) for _, found in row) for row in rows]  # bars have one height
     figure, axes = plt.subplots(
         len(rows),
         COLUMNS,
@@ -48,7 +48,7 @@ room = [1 + max(len(found) for _, found in row) for row in rows]  # bars have on
 
 
 def lines_of(row: Row, figures: Figures, titles: dict[str, str]) -> list[Line]:
-"""Return the lines of a panel, best first; empty without ours."""
+    """Return the lines of a panel, best first; empty without ours."""
     named = [(system, titles[system], row.figure) for system in titles] + [
         (term.system, term.title, term.figure) for term in beside(row) if term.system != OURS
     ]

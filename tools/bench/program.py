@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tools import command_line
 from tools.bench import page, table, turns
 from tools.bench.benchmark import OWN, Benchmark, Limits
 from tools.bench.figures import Figures
@@ -17,7 +18,7 @@ REPEATS = 1000  # at most, values of a figure in one turn
 
 
 def main(to: page.Section, doc: str | None) -> int:
-"""Run the benchmark; return the exit status.  --write fills `to`."""
+    """Run the benchmark; return the exit status.  --write fills `to`."""
     bench = to.bench
     parser = command_line.parser(bench.command, doc)
     names = [*bench.parts, *bench.systems]
@@ -26,11 +27,11 @@ def main(to: page.Section, doc: str | None) -> int:
                         help=f"only these parts and systems: {', '.join(names)}")  # fmt: skip
     parser.add_argument("--rounds", type=int, help=f"by default {bench.rounds}, with --quick 1")
     parser.add_argument("--minutes", type=float, default=math.inf, metavar="M",
-help="end after M minutes, without the remaining turns")  # fmt: skip
+                        help="end after M minutes, without the remaining turns")  # fmt: skip
     if bench.devices:
         parser.add_argument("--device", choices=bench.devices, default=bench.devices[0])
     parser.add_argument("--json", type=Path, metavar="FILE",
-help="write every value to FILE after each turn")  # fmt: skip
+                        help="write every value to FILE after each turn")  # fmt: skip
     parser.add_argument("--read", type=Path, metavar="FILE", help="show the run in FILE; measure nothing")
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw the run to FILE")
     parser.add_argument("--write", action="store_true", help=f"write the table to docs/{to.path.name}")
@@ -43,7 +44,7 @@ help="write every value to FILE after each turn")  # fmt: skip
     else:
         rounds = options.rounds or (1 if options.quick else bench.rounds)
         if bench.devices and options.device == "cuda" and not page.gpus():
-parser.error("nvidia-smi finds no GPU: use --device cpu, or a machine with one")
+            parser.error("nvidia-smi finds no GPU: use --device cpu, or a machine with one")
         run = page.described(bench, _command(bench, options, rounds), rounds)
         figures = Figures()
 
@@ -54,7 +55,7 @@ parser.error("nvidia-smi finds no GPU: use --device cpu, or a machine with one")
         failed = measure(bench, options, rounds, figures, keep)
     print("\n".join(f"{word:9} {text}" for word, text in run.items()), end="\n\n")
     print(table.text(table.bars(bench.rows, figures, bench.titles)))
-print("\nSettings of each:")
+    print("\nSettings of each:")
     print("\n".join(f"  {one.title}: {one.note}" for one in bench.systems.values() if one.note))
     if options.json:
         _write(options.json, run, figures)
@@ -74,9 +75,9 @@ def measure(
     figures: Figures,
     keep: Callable[[], object] = lambda: None,
 ) -> bool:
-"""Run all turns; return whether one of this environment's Python failed.
+    """Run all turns; return whether one of this environment's Python failed.
 
-It calls `keep` after each, and reads the options `only`, `quick`, `minutes` and `device`.
+    It calls `keep` after each, and reads the options `only`, `quick`, `minutes` and `device`.
     """
     ends = time.monotonic() + 60 * options.minutes
     parts = [name for name in options.only if name in bench.parts] or [
@@ -127,7 +128,7 @@ It calls `keep` after each, and reads the options `only`, `quick`, `minutes` and
 
 
 def _write(file: Path, run: page.Run, figures: Figures) -> None:
-"""Replace the file atomically."""
+    """Replace the file atomically."""
     text = json.dumps({"run": run, "figures": figures.to_json()}, indent=1)
     unfinished = file.with_name(f".{file.name}")
     unfinished.write_text(text)

@@ -13,7 +13,7 @@ OURS = "ours"
 
 
 class Term(NamedTuple):
-"""A multiple of a system's figure, by default the row's."""
+    """A multiple of a system's figure, by default the row's."""
 
     system: str
     title: str
@@ -22,7 +22,7 @@ class Term(NamedTuple):
 
 
 class Bar(NamedTuple):
-"""At most, or at least, `limit` times the sum of the terms; without terms, `limit`."""
+    """At most, or at least, `limit` times the sum of the terms; without terms, `limit`."""
 
     at_most: bool
     limit: float
@@ -33,8 +33,8 @@ class Row(NamedTuple):
     title: str
     figure: str
     bars: tuple[Bar, ...] = ()
-beside: tuple[Term, ...] = ()  # other figures that are shown too
-of: str = OURS  # the system
+    beside: tuple[Term, ...] = ()  # other figures that are shown too
+    of: str = OURS  # the system
 
 
 class Verdict(NamedTuple):
@@ -51,7 +51,7 @@ def at_least(limit: float, *terms: Term) -> Bar:
 
 
 def judge(row: Row, bar: Bar, figures: Figures) -> Verdict | None:
-"""Return the ratio to the bar's terms, and whether it is reached; None if not measured."""
+    """Return the ratio to the bar's terms, and whether it is reached; None if not measured."""
     ratios = []
     for number, value in figures.of(row.of, row.figure).items():
         parts = [
@@ -60,7 +60,7 @@ def judge(row: Row, bar: Bar, figures: Figures) -> Verdict | None:
             for term in bar.terms
         ]
         ratio = value / sum(parts) if parts else value
-if ratio == ratio:  # it is NaN if a term was not measured in this round
+        if ratio == ratio:  # it is NaN if a term was not measured in this round
             ratios.append(ratio)
     if not ratios:
         return None

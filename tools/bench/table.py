@@ -11,9 +11,9 @@ MISSING = "not run"
 
 
 def bars(rows: Sequence[Row], figures: Figures, titles: dict[str, str]) -> list[list[str]]:
-"""Return a line for each bar, and one for each row without.
+    """Return a line for each bar, and one for each row without.
 
-`titles` has the systems' titles in their order.
+    `titles` has the systems' titles in their order.
     """
     lines = []
     for row in rows:
@@ -54,7 +54,7 @@ def said(row: Row, bar: Bar) -> str:
 
 
 def beside(row: Row) -> list[Term]:
-"""Return the other figures that are shown with a row's own."""
+    """Return the other figures that are shown with a row's own."""
     terms = [*(term for bar in row.bars for term in bar.terms if term.figure), *row.beside]
     return list({(term.system, term.figure): term for term in terms}.values())
 
@@ -80,7 +80,7 @@ def _others(row: Row, figures: Figures, titles: dict[str, str]) -> str:
     ] + [
         (term.title, term.figure, figures.spread(term.system, term.figure))
         for term in beside(row)
-if term.figure != row.figure  # otherwise it is already there
+        if term.figure != row.figure  # otherwise it is already there
     ]
     return "; ".join(
         f"{title} {shown(figure, spread.median)}" for title, figure, spread in found if spread

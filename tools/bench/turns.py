@@ -42,16 +42,16 @@ class Turn(NamedTuple):
 
 
 class Told(NamedTuple):
-"""The report of a turn: values by figure and repeat, and why others are missing."""
+    """The report of a turn: values by figure and repeat, and why others are missing."""
 
     values: dict[str, dict[int, float]]
     why_not: dict[str, str]
 
 
 class TurnFailed(Exception):
-"""A system's process failed; the text is the end of its output.
+    """A system's process failed; the text is the end of its output.
 
-`told` is its report until then.
+    `told` is its report until then.
     """
 
     def __init__(self, text: str, told: Told) -> None:
@@ -60,7 +60,7 @@ class TurnFailed(Exception):
 
 
 def versions(systems: Mapping[str, System]) -> dict[str, str]:
-"""Return the versions of the installed systems; ours may be only a tree."""
+    """Return the versions of the installed systems; ours may be only a tree."""
     found = {}
     for name, system in systems.items():
         if not system.package:
@@ -81,7 +81,7 @@ def versions(systems: Mapping[str, System]) -> dict[str, str]:
 def in_order(
     bench: Benchmark, systems: Iterable[str], parts: Iterable[str], number: int
 ) -> list[Turn]:
-"""Return the turns of a round: for each part the systems that measure it."""
+    """Return the turns of a round: for each part the systems that measure it."""
     allowed, wanted = set(systems), set(parts)
     turns = [
         Turn(part, system, bench.folder / script, bench.systems[system].python)
@@ -99,7 +99,7 @@ def take(
     quiet_s: float = QUIET_S,
     more: Sequence[str] = (),
 ) -> Told:
-"""Run a turn with `more` arguments; return its report.  Raises TurnFailed."""
+    """Run a turn with `more` arguments; return its report.  Raises TurnFailed."""
     if not quick:
         processes.wait_until_quiet(quiet_s)
     words = [str(turn.python), str(turn.script), turn.part, *more]
@@ -111,7 +111,7 @@ def take(
                 cwd=folder,
                 env=_environment(folder, turn.python),
                 stdin=subprocess.DEVNULL,
-stdout=stdout,  # a file, because daemons of a peer would keep a pipe open
+                stdout=stdout,  # a file, because daemons of a peer would keep a pipe open
                 stderr=stderr,
                 start_new_session=True,
             )
@@ -130,10 +130,10 @@ stdout=stdout,  # a file, because daemons of a peer would keep a pipe open
 
 
 def told_in(text: str) -> Told:
-"""Return the report in a process's output."""
+    """Return the report in a process's output."""
     told = Told({}, {})
     for line in text.splitlines():
-if not line.startswith('{"figure"') or not line.endswith("}"):  # the last may be cut off
+        if not line.startswith('{"figure"') or not line.endswith("}"):  # the last may be cut off
             continue
         one = json.loads(line)
         if "why" in one:
@@ -144,10 +144,10 @@ if not line.startswith('{"figure"') or not line.endswith("}"):  # the last may b
 
 
 def _environment(folder: str, python: Path) -> dict[str, str]:
-"""Return the environment of a turn: none of the user's variables, and a temporary home.
+    """Return the environment of a turn: none of the user's variables, and a temporary home.
 
-Only our own interpreter's PYTHONPATH and matplotlib's cache of fonts are kept, which it would
-build again in each home.
+    Only our own interpreter's PYTHONPATH and matplotlib's cache of fonts are kept, which it would
+    build again in each home.
     """
     own = {k: v for k, v in os.environ.items() if not k.startswith(("REMOTELY_", "RAY_", "PYTHON"))}
     paths = [str(ROOT), *([os.environ.get("PYTHONPATH", "")] if python == OWN else [])]
@@ -165,7 +165,7 @@ build again in each home.
 
 @contextlib.contextmanager
 def _nothing_left() -> Iterator[None]:
-"""End all processes that the block started, also daemons."""
+    """End all processes that the block started, also daemons."""
     prctl = ctypes.CDLL(None).prctl
     before = set(processes.descendants(os.getpid()))
     prctl(SUBREAPER, 1, 0, 0, 0)

@@ -23,7 +23,7 @@ UNITS: dict[str, Callable[[float], tuple[float, str]]] = {
 
 
 def shown(figure: str, value: float) -> str:
-"""Return a value in a readable unit: `shown("call_s", 0.000167)` is "167 us"."""
+    """Return a value in a readable unit: `shown("call_s", 0.000167)` is "167 us"."""
     number, unit = _scaled(figure, value)
     return f"{digits(number)}{unit}" if unit == "/s" else f"{digits(number)} {unit}"
 
@@ -39,7 +39,7 @@ def shown_spread(figure: str, spread: Spread) -> str:
 
 
 def digits(number: float) -> str:
-"""Return three digits of a number, or all before the point."""
+    """Return three digits of a number, or all before the point."""
     if number >= 100:
         return f"{number:,.0f}"
     return f"{number:.1f}" if number >= 10 else f"{number:.2f}"

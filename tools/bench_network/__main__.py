@@ -1,4 +1,4 @@
-"""The benchmark of values between machines, beside a plain TCP connection.
+"""The benchmark of values between machines, compared with a plain TCP connection.
 
     sudo python -m tools.bench_network                    all rows
     sudo python -m tools.bench_network --quick            small values, once
@@ -6,9 +6,8 @@
     sudo python -m tools.bench_network --write            puts the table into docs/benchmarks.md
 
 The machines are network namespaces of this one, so both ends share its cores.  The rows on lines of
-1 Gbit/s use `tc tbf`; loss and delay are those of a process that carries packets (lossy.py).  Each
-figure is the median; a ratio is of two figures of one run.  Run it on a machine that does nothing
-else.
+1 Gbit/s use `tc tbf`; loss and delay are from a process that carries packets (lossy.py).  Each
+figure is a median; a ratio is of two figures of one run.  Run it on an idle machine.
 """
 
 import json
@@ -22,15 +21,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tools.bench.benchmark import python_of
+from tools import command_line
+from tools.bench.benchmark import ROOT, python_of
+from tools.bench.page import replaced
 from tools.bench_network import of_ray, spaces
 from tools.bench_network.spaces import PORT, Spaces, address_of, name_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 MARKS = "<!-- network -->", "<!-- end network -->"
 HEAD = ("between machines", "to reach", "measured", "beside it", "reached")
 PEERS = python_of(".peers")
-BAD_LINE = "10.232.1"  # the addresses of the line that loses packets
+BAD_LINE = "10.232.1"  # the network of the line that loses packets
 
 
 class Line(NamedTuple):
@@ -44,7 +45,7 @@ class Line(NamedTuple):
 
 
 class Size(NamedTuple):
-    """How much is measured."""
+    """The amount of a measurement."""
 
     nbytes: int
     times: int
@@ -60,11 +61,13 @@ class Run:
         self.size = size
 
     def client(self, row: str, nbytes: int, times: int) -> dict[str, Any]:
-        process = self.place.popen(
-            0, "tools.bench_network.client", f"{address_of(0)}:{PORT}", row, str(nbytes), str(times)
-        )
-        out, _ = process.communicate()
-        return _read(process, out)
+        return _read(self.start_client(row, nbytes, times))
+
+    def start_client(
+        self, row: str, nbytes: int, times: int, master: str = f"{address_of(0)}:{PORT}"
+    ) -> "subprocess.Popen[str]":
+        words = (master, row, str(nbytes), str(times))
+        return self.place.popen(0, "tools.bench_network.client", *words)
 
     @contextmanager
     def raw_server(self, how: str) -> Iterator[None]:
@@ -84,12 +87,11 @@ class Run:
                 0, "tools.bench_network.raw", how, "send", address_of(1),
                 str(self.size.nbytes), str(self.size.times),
             )  # fmt: skip
-            out, _ = process.communicate()
-        told = _read(process, out)
+            told = _read(process)
         return statistics.median(told["there_s"]), statistics.median(told["back_s"])
 
     def ray(self, machines: int) -> str:
-        """Say how long Ray takes to bring a value to one machine, and to all."""
+        """Describe Ray's times for a value to one machine and to all."""
         if not PEERS.exists():
             return "Ray is not installed (make bench-peers)"
         head = f"{address_of(0)}:{of_ray.PORT}"
@@ -170,10 +172,7 @@ def machines(run: Run) -> list[Line]:
 
 
 def future(run: Run) -> list[Line]:
-    process = run.place.popen(
-        0, "tools.bench_network.client", f"{address_of(0)}:{PORT}", "future",
-        str(run.size.nbytes), str(run.size.times),
-    )  # fmt: skip
+    process = run.start_client("future", run.size.nbytes, run.size.times)
     assert process.stdout is not None
     assert process.stdin is not None
     process.stdout.readline()
@@ -182,7 +181,6 @@ def future(run: Run) -> list[Line]:
     process.stdin.flush()
     out = process.stdout.readline()
     traffic = run.place.traffic(0) - before
-    process.communicate()
     told = _read(process, out)
     share = traffic / (told["calls"] * run.size.nbytes)
     return [
@@ -210,7 +208,7 @@ def many(run: Run) -> list[Line]:
 
 
 def loss(run: Run) -> list[Line]:
-    """Over a line of its own between machine 0 and machine 1, with a cluster of its own."""
+    """Measure on a separate line between machines 0 and 1, with a separate cluster."""
     carrier = subprocess.Popen(
         [sys.executable, "-m", "tools.bench_network.lossy",
          name_of(0), f"{BAD_LINE}.1", name_of(1), f"{BAD_LINE}.2", "1", "50"],
@@ -227,12 +225,8 @@ def loss(run: Run) -> list[Line]:
             key = str(home / "keys" / "worker.key")
             place.remotely(1, "join", f"{BAD_LINE}.1:{other}", "--key", key, "--cpus", "2",
                            "--host", f"{BAD_LINE}.2")  # fmt: skip
-            process = place.popen(
-                0, "tools.bench_network.client", f"{BAD_LINE}.1:{other}", "calls",
-                "2000000", str(run.size.calls),
-            )  # fmt: skip
-            out, _ = process.communicate()
-            told = _read(process, out)
+            master = f"{BAD_LINE}.1:{other}"
+            told = _read(run.start_client("calls", 2_000_000, run.size.calls, master))
         finally:
             place.remotely(0, "stop", "--port", other)
     finally:
@@ -259,19 +253,19 @@ ROWS: dict[str, Callable[[Run], list[Line]]] = {
     "loss": loss,
 }
 MACHINES = {"array": 1, "group": 1, "machines": 8, "future": 2, "many": 10, "loss": 1}
-CPUS = {"machines": 1}  # of each machine, so that the group has one member on each
+CPUS = {"machines": 1}  # of each machine, so each has one member of the group
 
 
 def main() -> int:
     parser = command_line.parser("python -m tools.bench_network", __doc__)
     parser.add_argument("--quick", action="store_true", help="small values, a few times")
     parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW",
-                        help=f"of these rows alone: {', '.join(ROWS)}")  # fmt: skip
+                        help=f"only these rows: {', '.join(ROWS)}")  # fmt: skip
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     options = parser.parse_args()
     if why := spaces.why_not():
         raise SystemExit(why)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: it cleans up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # it cleans up, as at Ctrl-C
     lines: list[Line] = []
     for row in options.only:
         with tempfile.TemporaryDirectory(prefix="rbn-") as folder:
@@ -286,10 +280,7 @@ def main() -> int:
     table = _text(lines, HEAD)
     print(*table, sep="\n")
     if options.write:
-        begin, end = MARKS
-        before, _, rest = PAGE.read_text().partition(begin)
-        _, _, after = rest.partition(end)
-        PAGE.write_text(f"{before}{begin}\n" + "\n".join(table) + f"\n{end}{after}")
+        PAGE.write_text(replaced(PAGE.read_text(), *MARKS, "\n".join(table)))
     return 0
 
 
@@ -305,8 +296,10 @@ def _mb(nbytes: int) -> str:
     return f"{nbytes / 1e6:g} MB"
 
 
-def _read(process: "subprocess.Popen[str]", out: str) -> dict[str, Any]:
-    if process.wait() or not out.strip():
+def _read(process: "subprocess.Popen[str]", line: str = "") -> dict[str, Any]:
+    """Wait for a process; return its report, in `line` or the last line of its output."""
+    out = line + process.communicate()[0]
+    if process.returncode or not out.strip():
         raise SystemExit(f"a part of the benchmark failed (status {process.returncode}): {out}")
     told: dict[str, Any] = json.loads(out.splitlines()[-1])
     return told

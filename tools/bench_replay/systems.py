@@ -1,6 +1,6 @@
 """The benchmark of replays, compared with Stable-Baselines3, torchrl, cpprb and plain copies.
 
-python -m tools.bench replay                    all installed peers, three rounds
+    python -m tools.bench replay                    all installed peers, three rounds
     python -m tools.bench replay --quick            one round of smaller replays
     python -m tools.bench replay --only uniform_84
     python -m tools.bench replay --write --json run.json
@@ -22,7 +22,7 @@ TAKE, COPY = "take", "copy"
 
 
 def alone(side: int, rows: str, prioritised: float, row_bytes: int) -> tuple[Row, ...]:
-"""Return the rows of a large replay of images, compared with plain copies."""
+    """Return the rows of a large replay of images, compared with plain copies."""
     what = f"{rows} rows of {side}x{side}"
     uniform = f"uniform_{side}_per_s"
     return (

@@ -2,9 +2,9 @@
 
     python -m tools.bench_rl.gpu --minutes 9 --json gpu.json      # on a machine with a GPU
     python -m tools.bench_rl.gpu --only pong_1 alternating_84
-python -m tools.bench_rl.gpu --minutes 25 --only breakout_400 # the only long part
+    python -m tools.bench_rl.gpu --minutes 25 --only breakout_400 # the only long part
     python -m tools.bench_rl.gpu --read gpu.json --write          # into docs/benchmarks.md
-python -m tools.bench_rl.gpu --device cpu --quick             # a test that all of it runs
+    python -m tools.bench_rl.gpu --device cpu --quick             # a test that all of it runs
 
 The most important parts are first.  Each runs in a new process, for at most two minutes, and the
 file is written after each, so an interrupted run loses one part.  Parts that the minutes do not

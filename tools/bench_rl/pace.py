@@ -24,15 +24,15 @@ LOOK_EVERY_S = 0.5
 
 
 class TooShort(Exception):
-"""The training ended before it was measured."""
+    """The training ended before it was measured."""
 
 
 def measure(
     algorithm: ModuleType, config: Any, window: Window, model: Any = None, slices: int = 1
 ) -> list[float]:
-"""Train until the window ends; return agent steps per second in each slice of it.
+    """Train until the window ends; return agent steps per second in each slice of it.
 
-The config should end the run some time later, in case it does not start to learn.
+    The config should end the run some time later, in case it does not start to learn.
     """
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -47,10 +47,10 @@ The config should end the run some time later, in case it does not start to lear
 
 
 def per_s(rows: Sequence[Row], window: Window, slices: int = 1) -> list[float]:
-"""Return the pace in each slice of the time from the end of the warm-up to the last row.
+    """Return the pace in each slice of the time from the end of the warm-up to the last row.
 
-Slices have equal lengths, up to the distance of rows; slices that would end at the same row
-are merged.  Raises TooShort if the rows do not cover the window.
+    Slices have equal lengths, up to the distance of rows; slices that would end at the same row
+    are merged.  Raises TooShort if the rows do not cover the window.
     """
     learnt = [row for row in rows if row["time/updates"] > 0]
     counted = [
@@ -60,7 +60,7 @@ are merged.  Raises TooShort if the rows do not cover the window.
         raise TooShort(f"{len(rows)} rows of metrics do not cover {window}")
     first, last = counted[0]["time/seconds"], counted[-1]["time/seconds"]
     ends = [first + (last - first) * (1 + number) / slices for number in range(slices)]
-# Rounding must not put an end beyond the last row.
+    # Rounding must not put an end beyond the last row.
     bounds = [0, *(bisect_left(counted, end - 1e-9, key=_seconds) for end in ends)]
     return [
         (counted[b]["time/env_steps"] - counted[a]["time/env_steps"])
@@ -78,7 +78,7 @@ def _stop_when_measured(file: Path, window: Window, ended: threading.Event) -> N
     while not ended.wait(LOOK_EVERY_S):
         try:
             per_s(metrics.read(file), window)
-except (TooShort, ValueError):  # ValueError: a row is being written
+        except (TooShort, ValueError):  # ValueError: a row is being written
             continue
         os.kill(os.getpid(), signal.SIGINT)
         return

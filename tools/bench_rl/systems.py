@@ -1,6 +1,6 @@
 """The benchmark of training, compared with the machine's limit and with peers.
 
-python -m tools.bench rl                    all installed peers, three rounds
+    python -m tools.bench rl                    all installed peers, three rounds
     python -m tools.bench rl --quick            one round of short turns, without the slow peers
     python -m tools.bench rl --only a2c_84 limit_84
     python -m tools.bench rl --write --png docs/img/throughput.png --json run.json
@@ -26,12 +26,12 @@ NETWORKS = {42: "42x42, SmallCNN", 84: "84x84, Nature CNN"}
 
 
 def limit(size: int) -> Term:
-"""Return the limit of the machine (ours/limit.py)."""
+    """Return the limit of the machine (ours/limit.py)."""
     return Term("limit", "the composed limit", f"limit_{size}_per_s")
 
 
 def trained(size: int) -> tuple[Row, ...]:
-"""Return the rows of the algorithms that are measured at both sizes."""
+    """Return the rows of the algorithms that are measured at both sizes."""
     network, of_limit = NETWORKS[size], at_least(0.85, limit(size))
     of_sb3 = (at_least(2, SB3),) if size == 84 else ()
     of_sample_factory = (at_least(2, SAMPLE_FACTORY),) if size == 84 else ()
@@ -55,7 +55,7 @@ def trained(size: int) -> tuple[Row, ...]:
 
 
 def composed(size: int) -> tuple[Row, ...]:
-"""Return the rows of the parts of the limit."""
+    """Return the rows of the parts of the limit."""
     square = f"{size}x{size}"
     return (
         Row(f"environments alone, {square}", f"environment_{size}_per_s", of="limit"),

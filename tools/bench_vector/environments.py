@@ -20,7 +20,7 @@ def cartpole() -> gymnasium.Env[Any, Any]:
 
 
 def pong() -> gymnasium.Env[Any, Any]:
-"""Return Pong with observations of 4 x 84 x 84 bytes, by Gymnasium's wrappers."""
+    """Return Pong with observations of 4 x 84 x 84 bytes, by Gymnasium's wrappers."""
     gymnasium.register_envs(ale_py)
     game = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
     return FrameStackObservation(AtariPreprocessing(game), 4)
@@ -34,7 +34,7 @@ MAKES: dict[str, Callable[[], gymnasium.Env[Any, Any]]] = {
 
 
 def time_steps(turn: Asked, step: Callable[[Any], object], prefix: str = "") -> None:
-"""Report the steps of environments per second."""
+    """Report the steps of environments per second."""
     window = QUICK if turn.window.for_s < 10 else FULL
     env = MAKES[turn.what]()
     count = int(env.action_space.n)  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """The benchmark of vector environments, compared with AsyncVectorEnv and SB3's SubprocVecEnv.
 
-python -m tools.bench vector                    all installed peers, three rounds
+    python -m tools.bench vector                    all installed peers, three rounds
     python -m tools.bench vector --quick            one round of short turns
     python -m tools.bench vector --only cartpole_8
     python -m tools.bench vector --write --json run.json

@@ -22,7 +22,7 @@ class Actor:
 
 @remotely.remote_class
 class Sampler:
-"""A stream of one existing item, so that only its transfer is timed."""
+    """A stream of one existing item, so that only its transfer is timed."""
 
     def __init__(self) -> None:
         self.item = stopwatch.trajectory()
@@ -43,7 +43,7 @@ def arrays(effort: Effort) -> None:
 
 
 def broadcast(effort: Effort) -> None:
-"""Send to 16 actors in three ways, and call them without arguments."""
+    """Send to 16 actors in three ways, and call them without arguments."""
     remotely.connect(cpus=32)
     actors: Any = remotely.group(Actor, 16)
     param = stopwatch.parameters()

@@ -39,7 +39,7 @@ def calls(effort: Effort) -> None:
 
 
 def tcp(effort: Effort) -> None:
-"""Call over tcp: the cluster takes this process for another machine's."""
+    """Call over tcp: the cluster takes this process for another machine's."""
     with started() as (address, key):
         os.environ["REMOTELY_HOST"] = "another"
         remotely.connect(address, key=key)
@@ -49,7 +49,7 @@ def tcp(effort: Effort) -> None:
 
 
 def crowd(effort: Effort) -> None:
-"""Have each of eight actors call one of eight others."""
+    """Have each of eight actors call one of eight others."""
     remotely.connect(cpus=32)
     targets = remotely.group(Actor, 8)
     callers: Any = remotely.Group([Caller(target) for target in targets])

@@ -48,7 +48,7 @@ def engine(effort: Effort) -> None:
 def in_turn(
     one: Callable[[], object], other: Callable[[], object], count: int
 ) -> tuple[float, float]:
-"""Return the seconds per call of each, in alternating turns of `count` calls."""
+    """Return the seconds per call of each, in alternating turns of `count` calls."""
     timings: tuple[list[float], list[float]] = ([], [])
     for _ in range(TURNS):
         for call, found in zip((one, other), timings, strict=True):
@@ -57,7 +57,7 @@ def in_turn(
 
 
 def _repeat(call: Callable[[], object], count: int) -> None:
-"""Call without keeping results, which would fill Ray's store or our memory."""
+    """Call without keeping results, which would fill Ray's store or our memory."""
     for _ in range(count):
         call()
 

@@ -16,7 +16,7 @@ MORE_THAN_A_CACHE = 256_000_000  # bytes
 
 
 def copies(effort: Effort) -> None:
-"""Report the time of a copy of each array of the echoes."""
+    """Report the time of a copy of each array of the echoes."""
     for size, count in stopwatch.ECHOES.items():
         array = stopwatch.random_bytes(count)
         many = [array.copy() for _ in range(max(1, MORE_THAN_A_CACHE // count))]
@@ -45,7 +45,7 @@ def trajectory(effort: Effort) -> None:
 
 
 def _copy_s(arrays: list[Array], effort: Effort) -> float:
-"""Return the seconds to copy each of the arrays once."""
+    """Return the seconds to copy each of the arrays once."""
     pairs = [(array.copy(), array) for array in arrays]
     count = max(1, effort.echo_bytes // stopwatch.size_of(dict(enumerate(arrays))))
 

@@ -49,7 +49,7 @@ class Sampler:
 @ray.remote(num_cpus=0)
 class TorchActor:
     def __init__(self) -> None:
-import torch  # noqa: PLC0415 - in the actor's process
+        import torch  # noqa: PLC0415 - in the actor's process
 
         self.torch = torch
         self.layer = torch.nn.Linear(8, 8)
@@ -165,7 +165,7 @@ def idle(effort: Effort) -> None:
 
 
 def _share(for_s: float) -> float:
-"""Return the share of one core of all of Ray's processes."""
+    """Return the share of one core of all of Ray's processes."""
     processes.wait_until_quiet()
     pids = processes.descendants(os.getpid())
     before = processes.cpu_of(pids)
@@ -180,7 +180,7 @@ def _init(settle: bool = True) -> None:
         include_dashboard=False,
         log_to_driver=False,
     )
-if settle:  # processes for later actors are still starting
+    if settle:  # processes for later actors are still starting
         processes.wait_until_quiet()
 
 

@@ -29,7 +29,7 @@ def copy(effort: Effort) -> None:
         source, target = Path(folder) / "source", Path(folder) / "target"
         source.write_bytes(random_bytes(size).data)
         fd = os.open(source, os.O_RDONLY)
-os.fsync(fd)  # otherwise it would be written during the copy
+        os.fsync(fd)  # otherwise it would be written during the copy
         os.close(fd)
 
         def run() -> None:

@@ -46,7 +46,7 @@ def breakout(turn: Asked) -> None:
 
 
 def learn(turn: Asked, figure: str, repeat: int, words: list[str]) -> None:
-"""Run the command; report its seconds and steps if it reached its target."""
+    """Run the command; report its seconds and steps if it reached its target."""
     if turn.is_quick:
         words = [*words, "--total-steps", "64", "--rollout-steps", "4", "--probe-steps", "8",
                  "--actors", "1", "--envs-per-actor", "2", "--minibatches", "1"]  # fmt: skip

@@ -3,7 +3,7 @@
 Every step of experience is played, inferred and learnt from once, and each of the three uses all
 cores, so a step takes the sum of its times in each:
 
-1 / (1 / environments + 1 / inference + 1 / training)        steps per second
+    1 / (1 / environments + 1 / inference + 1 / training)        steps per second
 
 Environments and inference run as in actors, with a process per core, 16 games each and one thread
 of torch; training runs as in the learner, in one process with all cores.
@@ -43,9 +43,9 @@ _barrier: Barrier  # inherited by each process: it cannot be sent with a call
 
 
 def main() -> None:
-os.environ["REMOTELY_LOCAL"] = "1"  # make_learner makes a game: without a cluster
+    os.environ["REMOTELY_LOCAL"] = "1"  # make_learner makes a game: without a cluster
     turn = asked()
-# Each of the three parts is as steady as a training in half the time.
+    # Each of the three parts is as steady as a training in half the time.
     window = Window(turn.window.warm_up_s / 2, turn.window.for_s / 2)
     train, rows = TRAINING[turn.what]
     found = {
@@ -59,7 +59,7 @@ os.environ["REMOTELY_LOCAL"] = "1"  # make_learner makes a game: without a clust
 
 
 def environment(size: int) -> Step:
-"""Return a step of an actor's games with random actions."""
+    """Return a step of an actor's games with random actions."""
     envs = environments.make(GAME, GAMES, Atari(image_size=size))
     envs.reset(seed=0)
     random = np.random.default_rng(0)
@@ -67,7 +67,7 @@ def environment(size: int) -> Step:
 
 
 def inference(size: int) -> Step:
-"""Return an actor's forward passes for STEPS steps of its games."""
+    """Return an actor's forward passes for STEPS steps of its games."""
     torch.set_num_threads(1)
     learner = make_learner(a2c.Config(env=GAME, image_size=size, device="cpu"))
     model, obs = learner.model.eval(), images(GAMES, size)
@@ -82,7 +82,7 @@ def inference(size: int) -> Step:
 
 
 def training(size: int) -> Step:
-"""Return the learner's pass over a batch."""
+    """Return the learner's pass over a batch."""
     torch.set_num_threads(cores())
     learner = make_learner(a2c.Config(env=GAME, image_size=size, device="cpu"))
     actions = learner.actions.outputs
@@ -110,7 +110,7 @@ def training(size: int) -> Step:
 
 
 def training_again(size: int) -> Step:
-"""Return an update of DQN on a batch that was drawn before."""
+    """Return an update of DQN on a batch that was drawn before."""
     torch.set_num_threads(cores())
     config = dqn.Config(env=GAME, image_size=size, device="cpu")
     learner = make_learner(config, kind=dqn.QLearner)
@@ -140,7 +140,7 @@ def images(count: int, size: int) -> torch.Tensor:
 
 
 def together(make: Callable[[int], Step], size: int, window: Window) -> float:
-"""Return the sum of the rates of simultaneous processes, one per core."""
+    """Return the sum of the rates of simultaneous processes, one per core."""
     spawn = multiprocessing.get_context("spawn")
     barrier = spawn.Barrier(cores(), timeout=START_S)
     with ProcessPoolExecutor(cores(), spawn, _begin, (barrier,)) as pool:
@@ -148,7 +148,7 @@ def together(make: Callable[[int], Step], size: int, window: Window) -> float:
 
 
 def rate(step: Step, window: Window, ready: Callable[[], object] = lambda: None) -> float:
-"""Return calls per second after the warm-up; `ready` waits for the other processes."""
+    """Return calls per second after the warm-up; `ready` waits for the other processes."""
     _for(step, window.warm_up_s)
     ready()
     return _for(step, window.for_s)

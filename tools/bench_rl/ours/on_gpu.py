@@ -76,7 +76,7 @@ def main() -> None:
     algorithm, given = PARTS[turn.what]
     known = {field.name for field in dataclasses.fields(algorithm.Config)}
     if "sampling" not in known and given.get("sampling") == "local":
-given.pop("sampling")  # older versions have only this one
+        given.pop("sampling")  # older versions have only this one
     if unknown := given.keys() - known:
         report_missing(f"not in this version: {', '.join(unknown)}", turn.figure)
         return

@@ -31,14 +31,14 @@ SETTINGS: dict[str, Any] = {
 
 
 class Counting(AlgoObserver):  # type: ignore[misc]
-"""An observer that counts the steps of each iteration and ends the run in time."""
+    """An observer that counts the steps of each iteration and ends the run in time."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
 
     def on_training_step(self, runner: Any, _: int) -> None:
         if not self.meter.runs_on(MINIBATCH * MINIBATCHES):
-runner.cfg.train_for_env_steps = 0  # the runner reads it after each iteration
+            runner.cfg.train_for_env_steps = 0  # the runner reads it after each iteration
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ ALGORITHMS: dict[str, tuple[Any, dict[str, int]]] = {
 
 
 class Counting(BaseCallback):  # type: ignore[misc]
-"""A callback that counts a rollout when the next one begins, so with its update."""
+    """A callback that counts a rollout when the next one begins, so with its update."""
 
     def __init__(self, meter: Meter, games: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Counting(BaseCallback):  # type: ignore[misc]
         self.runs_on = True
 
     def _on_rollout_start(self) -> None:
-steps = getattr(self.model, "n_steps", 1)  # DQN's rollout is one step
+        steps = getattr(self.model, "n_steps", 1)  # DQN's rollout is one step
         self.runs_on = self.meter.runs_on(steps * self.games)
 
     def _on_step(self) -> bool:
