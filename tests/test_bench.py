@@ -82,7 +82,7 @@ def test_only_figure_lines_of_the_output_are_parsed() -> None:
         '{"figure": "echo_s", "why": "no memory"}\n{"figure": "cut_off_s", "val'
     )
     values = {"call_s": {0: 0.5}, "pace_per_s": {0: 7.0, 1: 8.0}}
-    assert turns.told_in(said) == turns.Told(values, {"echo_s": "no memory"})
+    assert turns.parse(said) == turns.Report(values, {"echo_s": "no memory"})
 
 
 # --- bars -----------------------------------------------------------------------------------------
@@ -350,9 +350,9 @@ def test_a_part_that_hangs_or_dies_does_not_affect_the_others(
     kept: list[int] = []  # how much is in the file when a figure comes
     add = Figures.add
 
-    def kept_by_now(*told: Any) -> None:
+    def kept_by_now(*values: Any) -> None:
         kept.append(file.exists() and len(json.loads(file.read_text())["figures"]))
-        add(*told)
+        add(*values)
 
     monkeypatch.setattr(Figures, "add", kept_by_now)
     command = ["bench", "--minutes", "2", "--device", "cpu", "--json", str(file)]
@@ -377,6 +377,6 @@ def test_an_unpacked_tree_needs_neither_git_nor_an_installation(
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
     monkeypatch.setenv("PATH", "")
-    told = page.described(gpu.BENCH, "a command", 1)
-    assert told["versions"] == f"remotely-actors {remotely.__version__}"
-    assert told["commit"] == "not known: this tree is no checkout"
+    run = page.described(gpu.BENCH, "a command", 1)
+    assert run["versions"] == f"remotely-actors {remotely.__version__}"
+    assert run["commit"] == "not known: this tree is no checkout"

@@ -193,8 +193,8 @@ def figures() -> str:
     ]
     broken = sum(len(line["wrong"]) for line in lines)
     hours = sum(line["seconds"] for line in lines) / 3600
-    told = f"Promises broken in {len(trials)} trials and {hours:.1f} hours: {broken}."
-    return f"{told}\n\n{table(['what', 'n', 'seen'], rows)}"
+    broken_text = f"Promises broken in {len(trials)} trials and {hours:.1f} hours: {broken}."
+    return f"{broken_text}\n\n{table(['what', 'n', 'seen'], rows)}"
 
 
 def decisions() -> str:

@@ -207,8 +207,8 @@ def hello_of(who: str) -> control.Hello:
 
 def figures_of(actors: list[control.ActorStatus]) -> list[control.Figures]:
     return [
-        control.Figures(actor=told.location.actor, calls=12345, cpu_percent=99.9, rss=1 << 28)
-        for told in actors
+        control.Figures(actor=one.location.actor, calls=12345, cpu_percent=99.9, rss=1 << 28)
+        for one in actors
     ]
 
 
@@ -222,10 +222,10 @@ def register(
 ) -> control.Register:
     """Return a worker's registration, with actors that the holder of a key placed there."""
     replace, placed = msgspec.structs.replace, []
-    for told in actors:
-        request = replace(told.request, key=key)
-        seal = admission.seals.seal(name, request, told.gpu_ids)
-        placed.append(replace(told, request=request, seal=seal))
+    for one in actors:
+        request = replace(one.request, key=key)
+        seal = admission.seals.seal(name, request, one.gpu_ids)
+        placed.append(replace(one, request=request, seal=seal))
     actors = placed
     return control.Register(
         worker=name,
@@ -283,8 +283,8 @@ def _of_rest(cluster: Cluster, found: dict[str, float]) -> None:
     for who in cluster.workers:
         cluster.hear("worker", who, control.Beat())
     found["a beat"] = cluster.took_us(len(cluster.workers))
-    for told in cluster.registers:
-        cluster.hear("worker", told.worker, control.Report(actors=figures_of(told.actors)))
+    for one in cluster.registers:
+        cluster.hear("worker", one.worker, control.Report(actors=figures_of(one.actors)))
     found["a report of a worker's actors"] = cluster.took_us(len(cluster.workers))
     cluster.time(cluster.tick)
     found["a tick, for each peer"] = cluster.took_us(len(cluster.workers + cluster.clients))
@@ -297,8 +297,8 @@ def _of_waiting(cluster: Cluster, found: dict[str, float]) -> None:
         waiting = [cluster.place(asker, cpus=3, memory=memory(n)) for n in range(WAITERS)]
         assert not cluster.taken(control.Spawn)
         found[f"a request waits ({name})"] = cluster.took_us(WAITERS)
-        for told in dying:  # one more core is free, and a request needs three
-            cluster.bury(told.worker, told.actors[-1].location.actor)
+        for one in dying:  # one more core is free, and a request needs three
+            cluster.bury(one.worker, one.actors[-1].location.actor)
         assert not cluster.taken(control.Spawn)
         found[f"an actor ends while {WAITERS:,} wait in vain ({name})"] = cluster.took_us(
             len(dying)
@@ -306,14 +306,14 @@ def _of_waiting(cluster: Cluster, found: dict[str, float]) -> None:
         for place in waiting:
             cluster.hear("client", asker, control.End(actor=place.request.actor, grace_s=0.0))
         found[f"a request is taken back ({name})"] = cluster.took_us(WAITERS)
-        dying = [msgspec.structs.replace(told, actors=told.actors[:-1]) for told in dying]
+        dying = [msgspec.structs.replace(one, actors=one.actors[:-1]) for one in dying]
 
 
 def _of_ends(cluster: Cluster, found: dict[str, float]) -> None:
-    for who, told in list(zip(cluster.clients, cluster.registers, strict=True))[-5:]:
+    for who, one in list(zip(cluster.clients, cluster.registers, strict=True))[-5:]:
         cluster.hear("client", who, control.Goodbye())
-        for actor in told.actors:
-            cluster.bury(told.worker, actor.location.actor)
+        for actor in one.actors:
+            cluster.bury(one.worker, actor.location.actor)
         assert cluster.taken(control.Farewell)
     found["a client leaves, with a worker's actors"] = cluster.took_us(5)
     for who in cluster.workers[:5]:
@@ -328,15 +328,15 @@ def owner_of_all(workers: int, actors: int) -> dict[str, float]:
     who = "f" * 32
     cluster = Cluster(workers, actors, owner=who)
     cluster.hear("client", who, hello_of(who))
-    for told in cluster.registers:
-        cluster.hear("worker", told.worker, told)
+    for one in cluster.registers:
+        cluster.hear("worker", one.worker, one)
     cluster.took_us(1)
     cluster.time(lambda: cluster.core.end_session(who, cluster.now))
     assert len(cluster.taken(control.End)) == actors
     found = {"the owner of all actors ends, for each": cluster.took_us(actors)}
     sample = cluster.registers[:: max(1, workers // SAMPLES)]
-    for told in sample:
-        cluster.bury(told.worker, told.actors[0].location.actor)
+    for one in sample:
+        cluster.bury(one.worker, one.actors[0].location.actor)
     found["and such an actor ends"] = cluster.took_us(len(sample))
     return found
 
@@ -508,8 +508,8 @@ def _crowd(
         sockets.connect(line, address)
         name = bound_id("worker", key.pair.public, str(w))
         admission = Admission([], [], secret)
-        told = register(name, living, admission=admission, key=client_key, nonce=str(w))
-        line.send(control.encode(told))
+        one = register(name, living, admission=admission, key=client_key, nonce=str(w))
+        line.send(control.encode(one))
         reports.append(control.encode(control.Report(actors=figures_of(living))))
     for line in lines:
         line.poll()  # until it is registered

@@ -110,16 +110,16 @@ def measure(
             )
             quiet_s = turns.QUIET_S if options.minutes == math.inf else 0.0
             try:
-                told = turns.take(turn, options.quick, limit_s, quiet_s, words)
+                report = turns.take(turn, options.quick, limit_s, quiet_s, words)
             except turns.TurnFailed as error:
                 print(error, file=sys.stderr)
                 figures.miss(turn.system, turn.part, "it failed")
                 failed |= turn.python == OWN
-                told = error.told
-            for figure, values in told.values.items():
+                report = error.report
+            for figure, values in report.values.items():
                 for repeat, value in values.items():
                     figures.add(turn.system, figure, REPEATS * number + repeat, value)
-            for figure, why in told.why_not.items():
+            for figure, why in report.why_not.items():
                 figures.miss(turn.system, figure, why)
             took = f"{time.monotonic() - begin:.1f} s"
             print(f"{what} {took:>7}", file=sys.stderr, flush=True)

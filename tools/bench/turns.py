@@ -41,7 +41,7 @@ class Turn(NamedTuple):
     python: Path = OWN
 
 
-class Told(NamedTuple):
+class Report(NamedTuple):
     """The report of a turn: values by figure and repeat, and why others are missing."""
 
     values: dict[str, dict[int, float]]
@@ -51,12 +51,12 @@ class Told(NamedTuple):
 class TurnFailed(Exception):
     """A system's process failed; the text is the end of its output.
 
-    `told` is its report until then.
+    `report` is what it had reported by then.
     """
 
-    def __init__(self, text: str, told: Told) -> None:
+    def __init__(self, text: str, report: Report) -> None:
         super().__init__(text)
-        self.told = told
+        self.report = report
 
 
 def versions(systems: Mapping[str, System]) -> dict[str, str]:
@@ -98,7 +98,7 @@ def take(
     limit_s: float = LIMIT_S,
     quiet_s: float = QUIET_S,
     more: Sequence[str] = (),
-) -> Told:
+) -> Report:
     """Run a turn with `more` arguments; return its report.  Raises TurnFailed."""
     if not quick:
         processes.wait_until_quiet(quiet_s)
@@ -125,22 +125,22 @@ def take(
         if code != 0:
             said = err.read_text(errors="replace") or printed
             text = f"{turn.part} of {turn.system} ended with {code}: {said[-2000:]}"
-            raise TurnFailed(text, told_in(printed))
-        return told_in(printed)
+            raise TurnFailed(text, parse(printed))
+        return parse(printed)
 
 
-def told_in(text: str) -> Told:
+def parse(text: str) -> Report:
     """Return the report in a process's output."""
-    told = Told({}, {})
+    report = Report({}, {})
     for line in text.splitlines():
         if not line.startswith('{"figure"') or not line.endswith("}"):  # the last may be cut off
             continue
         one = json.loads(line)
         if "why" in one:
-            told.why_not[one["figure"]] = one["why"]
+            report.why_not[one["figure"]] = one["why"]
         else:
-            told.values.setdefault(one["figure"], {})[one.get("repeat", 0)] = float(one["value"])
-    return told
+            report.values.setdefault(one["figure"], {})[one.get("repeat", 0)] = float(one["value"])
+    return report
 
 
 def _environment(folder: str, python: Path) -> dict[str, str]:

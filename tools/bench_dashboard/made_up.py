@@ -101,8 +101,8 @@ def make_runs(folder: Path, count: int, rows: int) -> None:
         run = folder / f"ppo-{seed:03}"
         run.mkdir(parents=True)
         config = {"env": "ALE/Pong-v5", "seed": seed, "gamma": 0.98, "log_interval_s": 10.0}
-        told = {"algorithm": "ppo", "config": config}
-        (run / "config.json").write_text(json.dumps(told), encoding="utf-8")
+        content = {"algorithm": "ppo", "config": config}
+        (run / "config.json").write_text(json.dumps(content), encoding="utf-8")
         (run / "metrics.csv").write_text(text, encoding="utf-8")
 
 

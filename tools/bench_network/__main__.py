@@ -87,8 +87,8 @@ class Run:
                 0, "tools.bench_network.raw", how, "send", address_of(1),
                 str(self.size.nbytes), str(self.size.times),
             )  # fmt: skip
-            told = _read(process)
-        return statistics.median(told["there_s"]), statistics.median(told["back_s"])
+            report = _read(process)
+        return statistics.median(report["there_s"]), statistics.median(report["back_s"])
 
     def ray(self, machines: int) -> str:
         """Describe Ray's times for a value to one machine and to all."""
@@ -101,16 +101,16 @@ class Run:
                 self.place.command(0, str(PEERS), of_ray.__file__, head, *size),
                 env=self.place.environment(0), stdout=subprocess.PIPE, text=True, check=True,
             )  # fmt: skip
-        told = json.loads(done.stdout.splitlines()[-1])
-        one, every = (statistics.median(told[key]) for key in ("one_s", "all_s"))
+        report = json.loads(done.stdout.splitlines()[-1])
+        one, every = (statistics.median(report[key]) for key in ("one_s", "all_s"))
         return f"Ray {1000 * every:.0f} ms, to one {1000 * one:.0f} ms"
 
 
 def array(run: Run) -> list[Line]:
     there, back = run.raw()
     tls_there, tls_back = run.raw("tls")
-    told = run.client("array", run.size.nbytes, run.size.times)
-    ours, raw = statistics.median(told["both_s"]), there + back
+    report = run.client("array", run.size.nbytes, run.size.times)
+    ours, raw = statistics.median(report["both_s"]), there + back
     tls = tls_there + tls_back
     nbytes = run.size.nbytes
     return [
@@ -125,19 +125,19 @@ def array(run: Run) -> list[Line]:
         Line(
             f"{_mb(nbytes)} to an actor",
             "",
-            f"{nbytes / statistics.median(told['there_s']) / 1e9:.2f} GB/s",
+            f"{nbytes / statistics.median(report['there_s']) / 1e9:.2f} GB/s",
             f"TCP {nbytes / there / 1e9:.2f} GB/s; TLS alone {nbytes / tls_there / 1e9:.2f}",
         ),
-        Line("a call", "", f"{1e6 * statistics.median(told['call_s']):.0f} us", ""),
+        Line("a call", "", f"{1e6 * statistics.median(report['call_s']):.0f} us", ""),
     ]
 
 
 def group(run: Run) -> list[Line]:
-    told = run.client("group", run.size.nbytes, run.size.times)
-    one = statistics.median(told["one_s"])
+    report = run.client("group", run.size.nbytes, run.size.times)
+    one = statistics.median(report["one_s"])
     lines = []
     for word, key in (("passed to", "eight_s"), ("put, and passed to", "put_s")):
-        eight = statistics.median(told[key])
+        eight = statistics.median(report[key])
         lines.append(
             Line(
                 f"{_mb(run.size.nbytes)} {word} 8 actors of a machine",
@@ -154,14 +154,14 @@ def machines(run: Run) -> list[Line]:
     run.place.shape("1gbit")
     try:
         there, _ = run.raw()
-        told = run.client("machines", run.size.nbytes, min(3, run.size.times))
-        ray = run.ray(told["machines"])
+        report = run.client("machines", run.size.nbytes, min(3, run.size.times))
+        ray = run.ray(report["machines"])
     finally:
         run.place.shape("")
-    one, every = statistics.median(told["one_s"]), statistics.median(told["all_s"])
+    one, every = statistics.median(report["one_s"]), statistics.median(report["all_s"])
     return [
         Line(
-            f"{_mb(run.size.nbytes)} to {told['machines']} machines, on lines of 1 Gbit/s",
+            f"{_mb(run.size.nbytes)} to {report['machines']} machines, on lines of 1 Gbit/s",
             "<= 1.5 x one machine",
             f"{1000 * every:.0f} ms",
             f"one {1000 * one:.0f} ms: {every / one:.2f} x; TCP to one {1000 * there:.0f} ms;"
@@ -181,27 +181,27 @@ def future(run: Run) -> list[Line]:
     process.stdin.flush()
     out = process.stdout.readline()
     traffic = run.place.traffic(0) - before
-    told = _read(process, out)
-    share = traffic / (told["calls"] * run.size.nbytes)
+    report = _read(process, out)
+    share = traffic / (report["calls"] * run.size.nbytes)
     return [
         Line(
             f"{_mb(run.size.nbytes)} from actor to actor, by a future",
             "client's traffic < 1 %",
             f"{100 * share:.3f} %",
-            f"{1000 * statistics.median(told['future_s']):.0f} ms, made there",
+            f"{1000 * statistics.median(report['future_s']):.0f} ms, made there",
             share < 0.01,
         )
     ]
 
 
 def many(run: Run) -> list[Line]:
-    told = run.client("many", 1_000_000, run.size.times)
-    took = statistics.median(told["s"])
+    report = run.client("many", 1_000_000, run.size.times)
+    took = statistics.median(report["s"])
     return [
         Line(
-            f"replies of 1 MB from {told['actors']} actors on {told['machines']} machines",
+            f"replies of 1 MB from {report['actors']} actors on {report['machines']} machines",
             "",
-            f"{told['actors'] * 1e6 / took / 1e9:.2f} GB/s",
+            f"{report['actors'] * 1e6 / took / 1e9:.2f} GB/s",
             "",
         )
     ]
@@ -226,7 +226,7 @@ def loss(run: Run) -> list[Line]:
             place.remotely(1, "join", f"{BAD_LINE}.1:{other}", "--key", key, "--cpus", "2",
                            "--host", f"{BAD_LINE}.2")  # fmt: skip
             master = f"{BAD_LINE}.1:{other}"
-            told = _read(run.start_client("calls", 2_000_000, run.size.calls, master))
+            report = _read(run.start_client("calls", 2_000_000, run.size.calls, master))
         finally:
             place.remotely(0, "stop", "--port", other)
     finally:
@@ -234,12 +234,12 @@ def loss(run: Run) -> list[Line]:
         carrier.wait()
     return [
         Line(
-            f"{told['calls']:,} calls at 1 % loss and 50 ms delay",
+            f"{report['calls']:,} calls at 1 % loss and 50 ms delay",
             "no anomaly",
-            f"{told['anomalies']} anomalies",
-            f"{told['calls'] / told['s']:,.0f} calls/s; 2 MB there and back "
-            f"{statistics.median(told['echo_s']):.1f} s",
-            told["anomalies"] == 0,
+            f"{report['anomalies']} anomalies",
+            f"{report['calls'] / report['s']:,.0f} calls/s; 2 MB there and back "
+            f"{statistics.median(report['echo_s']):.1f} s",
+            report["anomalies"] == 0,
         )
     ]
 
@@ -301,8 +301,8 @@ def _read(process: "subprocess.Popen[str]", line: str = "") -> dict[str, Any]:
     out = line + process.communicate()[0]
     if process.returncode or not out.strip():
         raise SystemExit(f"a part of the benchmark failed (status {process.returncode}): {out}")
-    told: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return told
+    report: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return report
 
 
 if __name__ == "__main__":
