@@ -1,7 +1,6 @@
 """Settings of a run, and the errors of invalid ones."""
 
 import contextlib
-import copy
 import dataclasses
 import json
 import math
@@ -214,17 +213,6 @@ def test_the_bounds_are_inclusive_and_none_is_allowed_where_meaningful() -> None
     assert Common(target=-21.0).target == -21.0
     assert impala.Config(max_staleness=None, actors=0).max_staleness is None
     assert impala.Config(max_staleness=0).max_staleness == 0
-
-
-def test_a_config_is_equal_after_copying_and_pickling() -> None:
-    config = ppo.Config(env="CartPole-v1", clip_range=0.1)
-    assert copy.deepcopy(config) == config
-    assert pickle.loads(pickle.dumps(config)) == config
-
-
-def test_a_range_describes_its_bounds() -> None:
-    assert str(Range(1)) == "at least 1"
-    assert str(Range(0, 0.5)) == "from 0 to 0.5"
 
 
 @pytest.mark.parametrize(

@@ -61,17 +61,6 @@ def test_many_rows_are_reduced_to_the_extremes_of_each_bucket_in_order(
     assert piece.series[STEPS][:4] == [steps[0], steps[19], steps[20], steps[39]]
 
 
-def test_a_peak_of_one_row_is_never_lost(metrics: Path) -> None:
-    written(metrics, 5000)
-    lines = metrics.read_text().splitlines()
-    lines[3333] = "33320,5,99"
-    metrics.write_text("\r\n".join(lines) + "\r\n")
-    with metrics.open("rb") as file:
-        thinned = series.read(file, [LOSS], points=50).series[LOSS]
-    assert 99.0 in thinned
-    assert len(thinned) <= 50
-
-
 def test_reading_continues_where_it_stopped_and_leaves_an_incomplete_row(
     metrics: Path,
 ) -> None:
@@ -101,20 +90,6 @@ def test_a_replaced_file_is_read_from_its_first_row(metrics: Path) -> None:
     with metrics.open("rb") as file:
         again = series.read(file, known_file=first.file, from_byte=first.next_byte)
     assert (again.is_whole, again.rows) == (True, 4)
-
-
-def test_a_live_tick_is_small(metrics: Path) -> None:
-    columns = [f"train/metric_number_{n}" for n in range(25)]
-    row = ",".join("123456.789" for _ in columns)
-    metrics.write_text(",".join(columns) + "\n" + f"{row}\n" * 1000)
-    with metrics.open("rb") as file:
-        first = series.read(file)
-    with metrics.open("a") as growing:
-        growing.write(f"{row}\n{row}\n")
-    with metrics.open("rb") as file:
-        tick = series.read(file, known_file=first.file, from_byte=first.next_byte)
-    assert tick.rows == 2
-    assert len(str(tick._asdict())) < 5000
 
 
 @pytest.mark.parametrize(

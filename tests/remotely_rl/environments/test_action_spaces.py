@@ -100,12 +100,6 @@ def test_a_biased_coin_matches_hand_computed_values() -> None:
     assert coin.mode(LOADED).item() == 1
 
 
-def test_the_uniform_policy_has_the_greatest_entropy() -> None:
-    entropy = Discrete(3).entropy(torch.tensor([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0]]))
-    assert entropy[0].item() == pytest.approx(math.log(3))
-    assert entropy[1] < 0.01
-
-
 def test_probabilities_of_independent_choices_multiply() -> None:
     coins = MultiDiscrete((2, 2), (0, 0))
     both = torch.cat([LOADED, torch.zeros(2)])

@@ -55,12 +55,6 @@ def test_a_row_that_is_both_terminated_and_truncated_keeps_its_last_reward(
     assert last.valid.item()
 
 
-def test_rewards_are_raw() -> None:
-    envs = Environments(toys.vector(toys.Counting, 1, AutoresetMode.NEXT_STEP))
-    envs.reset(1)
-    assert [row.reward.item() for row in play(envs, 3)] == [10.0, 20.0, 30.0]
-
-
 def test_rewards_of_a_wrong_shape_are_rejected() -> None:
     class Column(SyncVectorEnv):
         def step(self, actions: Any) -> Any:
@@ -71,12 +65,6 @@ def test_rewards_of_a_wrong_shape_are_rejected() -> None:
     envs.reset(1)
     with pytest.raises(TrainingError, match=r"3 environments has rewards of shape \(3, 1\) and en"):
         play(envs, 1)
-
-
-def test_actions_start_at_zero_whatever_the_environments_start() -> None:
-    envs = environments.make(toys.FromFive, 2)
-    envs.reset(1)
-    envs.step(np.array([0, 1]))  # the toy checks that it receives 5 and 6
 
 
 @pytest.mark.parametrize(

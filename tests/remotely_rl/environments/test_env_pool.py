@@ -15,6 +15,7 @@ from remotely_rl import environments
 from remotely_rl.config import presets
 from remotely_rl.environments.images import Images
 from remotely_rl.errors import TrainingError
+from tests.remotely_rl.toys import play
 
 LENGTH = 4
 
@@ -67,15 +68,10 @@ def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.skip("EnvPool is not installed: pip install 'remotely-actors[envpool]'")
 
 
-def played(envs: environments.Environments, steps: int) -> list[environments.Step]:
-    zeros = np.zeros(envs.num_envs, np.int64)
-    return [envs.step(zeros) for _ in range(steps)]
-
-
 def test_envpool_episodes_follow_next_step_autoreset() -> None:
     envs = environments.make("envpool:CartPole-v1", 3)
     envs.reset(1)
-    rows = played(envs, 30)
+    rows = play(envs, 30)
     for before, row in itertools.pairwise(rows):
         assert (row.valid == ~before.terminated).all()
         assert (row.begins == before.terminated).all()
@@ -103,7 +99,7 @@ def test_without_a_seed_all_environments_differ() -> None:
 def test_a_partial_reset_leaves_the_other_environments() -> None:
     envs = environments.make("envpool:CartPole-v1", 3)
     envs.reset(1)
-    before = np.array(played(envs, 2)[-1].obs)
+    before = np.array(play(envs, 2)[-1].obs)
     after, _ = envs.vector.reset(options={"reset_mask": np.array([True, False, False])})
     assert (after[1:] == before[1:]).all()
     after[:] = np.nan  # the caller may write to it

@@ -128,13 +128,6 @@ def test_with_separate_each_observation_has_the_agents_index() -> None:
     assert row.obs["observation"].tolist() == [[1, 0], [1, 1], [1, 2]] * 2
 
 
-def test_returned_rows_are_not_changed_by_the_next_step() -> None:
-    first, second = play(playing("abc abc ABC"), 2)
-    assert first.obs[0, 0] == 1
-    assert second.obs[0, 0] == 2
-    assert first.terminated.tolist() == [False] * 3
-
-
 def test_each_episode_has_its_own_reproducible_seed() -> None:
     seeds = []
     for _ in range(2):
