@@ -49,11 +49,11 @@ def test_only_the_metrics_of_the_algorithm_are_shown() -> None:
     of_dqn = Tally()
     of_dqn.learnt({"train/value_loss": 2.0, "train/q_mean": 1.5, "train/td_error": 0.25}, [0])
     of_dqn.gauges.append(lambda: {"train/epsilon": 0.1})
-    told = of_dqn.close(1.0)
-    assert progress.learning(told) == [
+    closed = of_dqn.close(1.0)
+    assert progress.learning(closed) == [
         "value loss 2.0000", "epsilon 0.100", "mean Q 1.500", "TD error 0.2500"
     ]  # fmt: skip
-    assert "epsilon 0.100  mean Q 1.500  rate" in progress.line(told, NO_LIMITS)
+    assert "epsilon 0.100  mean Q 1.500  rate" in progress.line(closed, NO_LIMITS)
     assert progress.learning(row()) == ["policy loss 1.5000", "entropy 1.000"]
 
 

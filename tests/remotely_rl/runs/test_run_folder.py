@@ -43,12 +43,12 @@ def test_runs_started_in_the_same_second_have_separate_folders(
 
 
 @pytest.mark.parametrize(
-    ("count", "told"), [(2, "seed-1, seed-2$"), (12, r"seed-1, seed-2, .*, seed-5, \.\.\.$")]
+    ("count", "names"), [(2, "seed-1, seed-2$"), (12, r"seed-1, seed-2, .*, seed-5, \.\.\.$")]
 )
-def test_reading_a_folder_of_runs_names_them(tmp_path: Path, count: int, told: str) -> None:
+def test_reading_a_folder_of_runs_names_them(tmp_path: Path, count: int, names: str) -> None:
     for seed in range(1, count + 1):
         run_folder.create(tmp_path / f"seed-{seed}", "a2c", a2c.Config(seed=seed))
-    with pytest.raises(TrainingError, match=f"holds several runs: name one of {told}"):
+    with pytest.raises(TrainingError, match=f"holds several runs: name one of {names}"):
         run_folder.read(tmp_path)
 
 

@@ -247,11 +247,13 @@ def test_the_number_of_threads_follows_the_last_update(
     assert took == [run.tally.close(1.0)["time/learning_s"]]
 
 
-def test_a_session_stops_when_the_steps_are_done(tmp_path: Path) -> None:
+def test_a_session_stops_when_the_steps_are_done_and_keeps_its_first_reason(tmp_path: Path) -> None:
     with session(tmp_path, Common(env="CartPole-v1", total_steps=100)) as run:
         run.tally.sampled(99, [], {})
         assert not run.over()
         run.tally.sampled(1, [], {})
+        assert run.over()
+        signal.raise_signal(signal.SIGINT)
         assert run.over()
     assert run.result.ended == "100 steps are done"
 
@@ -277,15 +279,6 @@ def test_a_session_stops_at_its_target_but_not_for_a_lucky_few_games(tmp_path: P
         run.tally.sampled(1, [Episode(9.0, 9)], {})
         assert run.over()
     assert run.result.ended == "the mean return of 8 is reached"
-
-
-def test_the_first_reason_to_end_is_kept(tmp_path: Path) -> None:
-    with session(tmp_path, Common(env="CartPole-v1", total_steps=100)) as run:
-        run.tally.sampled(100, [], {})
-        assert run.over()
-        signal.raise_signal(signal.SIGINT)
-        assert run.over()
-    assert run.result.ended == "100 steps are done"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
