@@ -170,9 +170,7 @@ def test_a_training_and_its_reference_are_measured_in_the_same_round() -> None:
         ("pong_steps", 1_474_000.0, "1.47 M steps"),
     ],
 )
-def test_a_figure_is_shown_in_the_unit_of_its_name(
-    figure: str, value: float, text: str
-) -> None:
+def test_a_figure_is_shown_in_the_unit_of_its_name(figure: str, value: float, text: str) -> None:
     assert units.shown(figure, value) == text
 
 

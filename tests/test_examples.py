@@ -89,9 +89,7 @@ def test_simulators_dial_in_to_a_learner() -> None:
     assert said == "2 simulators have dialled in\nthe target is about 84\n"
 
 
-def test_the_readmes_remote_classes_run_on_two_cores(
-    local: bool, tmp_path: Path
-) -> None:
+def test_the_readmes_remote_classes_run_on_two_cores(local: bool, tmp_path: Path) -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     shown = [block for block in blocks if "remotely_rl" not in block]
@@ -107,9 +105,7 @@ def test_the_readmes_remote_classes_run_on_two_cores(
     ("example", "says"),
     [("cooperation", "mean return "), ("self_play_connect_four", "against minimax: ")],
 )
-def test_the_multi_agent_examples_learn(
-    example: str, says: str, tmp_path: Path
-) -> None:
+def test_the_multi_agent_examples_learn(example: str, says: str, tmp_path: Path) -> None:
     assert run_main(example, tmp_path).splitlines()[-1].startswith(says)
 
 
@@ -147,9 +143,7 @@ def test_an_interrupted_example_prints_nothing_and_leaves_nothing(tmp_path: Path
         p.stem for game in ("pong", "pendulum") for p in (ROOT / "examples").glob(f"*_{game}.py")
     ),
 )
-def test_every_algorithm_example_trains_and_saves_its_model(
-    recipe: str, tmp_path: Path
-) -> None:
+def test_every_algorithm_example_trains_and_saves_its_model(recipe: str, tmp_path: Path) -> None:
     model = f"{recipe.rsplit('_', 1)[-1]}.pt"
     assert f"The model is in {model}." in run_main(recipe, tmp_path)
     assert (tmp_path / model).stat().st_size > 50_000

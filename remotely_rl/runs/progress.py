@@ -230,10 +230,8 @@ def summary(model: nn.Module, envs: EnvironmentSpec) -> list[str]:
     size = sum(parameter.numel() for parameter in model.parameters())
     agents = next((len(part.models) for part in model.modules() if isinstance(part, PerAgent)), 0)
     per_agent = f", for each of {agents} agents" if agents else ""
-    lines = [
-        f"model: {describe_network(model)}{per_agent}; {size:,} parameters;"
-        f" sees {describe_observations(envs)}"
-    ]
+    network, seen = describe_network(model), describe_observations(envs)
+    lines = [f"model: {network}{per_agent}; {size:,} parameters; sees {seen}"]
     if _is_ours(model) and has_image(envs.space) and not _convolves(model):
         lines.append(
             "the model has no convolutions for the images: to get some, observe images [height,"

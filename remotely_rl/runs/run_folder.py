@@ -132,7 +132,11 @@ def not_kept(config: Any) -> dict[str, str]:
     from remotely_rl.environments import additions  # noqa: PLC0415 - imports torch
 
     arguments = [f"{k}={v!r}" for k, v in config.env_kwargs.items() if settings.text_of(v) is None]
-    wrappers = [additions.display_name(one) for one in config.wrappers if additions.reference_to(one) is None]
+    wrappers = [
+        additions.display_name(one)
+        for one in config.wrappers
+        if additions.reference_to(one) is None
+    ]
     lost = {"env_kwargs": ", ".join(arguments), "wrappers": ", ".join(wrappers)}
     return {name: what for name, what in lost.items() if what}
 

@@ -267,9 +267,7 @@ def test_a_wrong_rule_or_optimizer_leaves_no_folder(
         ("{folder}/notes.txt:Mine", "notes.txt is not a Python file"),
     ],
 )
-def test_a_missing_model_is_rejected_with_a_hint(
-    tmp_path: Path, word: str, said: str
-) -> None:
+def test_a_missing_model_is_rejected_with_a_hint(tmp_path: Path, word: str, said: str) -> None:
     (tmp_path / "my_model.py").write_text(OWN)
     (tmp_path / "notes.txt").write_text("buy milk")
     word = word.format(file=tmp_path / "my_model.py", folder=tmp_path)
@@ -310,9 +308,7 @@ def test_a_missing_model_is_rejected_with_a_hint(
         (["train", "impala", "--address", "nowhere:x"], "Error: 'nowhere:x' is no address"),
     ],
 )
-def test_an_error_of_the_user_is_one_sentence_and_status_2(
-    command: list[str], said: str
-) -> None:
+def test_an_error_of_the_user_is_one_sentence_and_status_2(command: list[str], said: str) -> None:
     remotely.shutdown()
     done = invoke(*command)
     assert done.exit_code == 2
@@ -334,9 +330,7 @@ def test_an_invalid_remotely_address_is_rejected(
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_without_a_step_has_failed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_without_a_step_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = invoke("train", "ppo", *TINY, "--minutes", "0.000001", "--run", str(tmp_path / "run"))
     assert done.exit_code == 1
     assert "Error: the run ended before its first step: 1e-06 minutes are over." in done.output

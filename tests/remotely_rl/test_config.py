@@ -101,9 +101,7 @@ def test_a_field_of_another_library_suggests_its_name_here(
         ("init", "write remotely.connect()"),
     ],
 )
-def test_an_unknown_name_of_the_package_suggests_another(
-    name: str, said: str
-) -> None:
+def test_an_unknown_name_of_the_package_suggests_another(name: str, said: str) -> None:
     with pytest.raises(AttributeError, match=re.escape(f"remotely_rl has no {name!r}; {said}")):
         getattr(remotely_rl, name)
 

@@ -35,7 +35,9 @@ def test_a_pole_is_balanced_or_a_pendulum(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("env", memory_toys.TARGETS)
 @pytest.mark.parametrize("name", memory_toys.ALGORITHMS)
-def test_an_lstm_remembers_what_is_out_of_sight(name: str, env: Any, seed: int, tmp_path: Path) -> None:
+def test_an_lstm_remembers_what_is_out_of_sight(
+    name: str, env: Any, seed: int, tmp_path: Path
+) -> None:
     # In one process, so a seed takes the same steps on any machine.
     result = memory_toys.train(name, env, seed, tmp_path / "run")
     assert "is reached" in result.ended, result

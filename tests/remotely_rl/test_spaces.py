@@ -34,7 +34,9 @@ def test_every_algorithm_learns_in_every_kind_of_space(
 
 @pytest.mark.learning
 @pytest.mark.parametrize(("name", "env"), [pair for pair in PAIRS if space_toys.takes(*pair, LSTM)])
-def test_every_recurrent_algorithm_learns_in_every_kind_of_space(name: str, env: type[Toy], tmp_path: Path) -> None:
+def test_every_recurrent_algorithm_learns_in_every_kind_of_space(
+    name: str, env: type[Toy], tmp_path: Path
+) -> None:
     result = space_toys.train(name, env, 1, tmp_path / "run", LSTM)
     assert "is reached" in result.ended, result
 

@@ -92,7 +92,9 @@ def test_occasional_exceptions_do_not_end_a_run(
     first = re.search(r"environment \d raised in step 1, seed \d+: ValueError: the simul.*", output)
     assert first is not None
     assert first.group().endswith("; it is replaced")
-    assert output.count("in raise_one") == 2  # the user's part of the first traceback and of the last
+    assert (
+        output.count("in raise_one") == 2
+    )  # the user's part of the first traceback and of the last
     assert "more crashed in" in output
     assert "remotely_rl/acting/" not in output
     report = logbook.load(tmp_path / "run" / "crashes.jsonl")[0]
@@ -112,7 +114,9 @@ def test_occasional_crashes_do_not_end_a_run(
     assert re.search(r"environment \d died in step 1, seed \d+: .* SIGSEGV; it is replaced", output)
     assert "more crashed in" in output
     assert "never retrieved" not in dumped
-    assert 1 <= dumped.count("Fatal Python error") <= 2  # of the first two actors, not of their replacements
+    assert (
+        1 <= dumped.count("Fatal Python error") <= 2
+    )  # of the first two actors, not of their replacements
 
 
 @pytest.mark.usefixtures("here")

@@ -342,7 +342,7 @@ def owner_of_all(workers: int, actors: int) -> dict[str, float]:
 
 
 def at_rest_percent(found: dict[str, float], workers: int) -> float:
-    """Return the share of a core for the beats, reports and ticks of workers and as many clients."""
+    """Return the share of a core of the beats, reports and ticks of workers and as many clients."""
     us_per_s = (
         2 * workers / BEAT_EVERY_S * found["a beat"]
         + workers / BEAT_EVERY_S * found["a report of a worker's actors"]

@@ -32,9 +32,13 @@ def main(to: page.Section, doc: str | None) -> int:
         parser.add_argument("--device", choices=bench.devices, default=bench.devices[0])
     parser.add_argument("--json", type=Path, metavar="FILE",
                         help="write every value to FILE after each turn")  # fmt: skip
-    parser.add_argument("--read", type=Path, metavar="FILE", help="show the run in FILE; measure nothing")
+    parser.add_argument(
+        "--read", type=Path, metavar="FILE", help="show the run in FILE; measure nothing"
+    )
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw the run to FILE")
-    parser.add_argument("--write", action="store_true", help=f"write the table to docs/{to.path.name}")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write the table to docs/{to.path.name}"
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: the turn ends with us
 

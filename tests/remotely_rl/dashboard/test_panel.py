@@ -104,9 +104,7 @@ def test_runs_that_differ_by_seed_become_one_line_with_a_band(browser: Browser) 
     assert alone["band"] is None
 
 
-def test_groups_are_labelled_by_differing_settings(
-    browser: Browser, runs: Path
-) -> None:
+def test_groups_are_labelled_by_differing_settings(browser: Browser, runs: Path) -> None:
     make_run(runs / "three", seed=1, gamma=0.5)
     found = browser.get("/api/compare", run=["one", "three"])
     assert [group["label"] for group in found["groups"]] == [
@@ -132,7 +130,9 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_leads_out_of_the_root_is_rejected(runs: Path, tmp_path: Path, name: str) -> None:
+def test_a_name_that_leads_out_of_the_root_is_rejected(
+    runs: Path, tmp_path: Path, name: str
+) -> None:
     make_run(tmp_path / "secret")
     (runs / "linked").symlink_to(tmp_path / "secret")
     with pytest.raises(NoRun):

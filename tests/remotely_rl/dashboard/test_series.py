@@ -104,9 +104,7 @@ def test_a_replaced_file_is_read_from_its_first_row(metrics: Path) -> None:
         ("\xff\xfe,b\n1,2\n", 1),
     ],
 )
-def test_a_damaged_file_yields_its_complete_rows(
-    metrics: Path, content: str, rows: int
-) -> None:
+def test_a_damaged_file_yields_its_complete_rows(metrics: Path, content: str, rows: int) -> None:
     metrics.write_bytes(content.encode("latin-1"))
     with metrics.open("rb") as file:
         piece = series.read(file)

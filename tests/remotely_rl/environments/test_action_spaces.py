@@ -291,9 +291,7 @@ def test_each_integer_of_a_box_has_an_equal_part_of_the_range() -> None:
     assert box.to_environment(acted)[:, 0].tolist() == [2, 2, 2, 3, 3, 4, 5, 5, 5]
 
 
-def test_unbounded_coordinates_are_unchanged_and_single_bounds_clip() -> (
-    None
-):
+def test_unbounded_coordinates_are_unchanged_and_single_bounds_clip() -> None:
     low = np.array([-np.inf, 0.0, -1.0], np.float32)
     high = np.array([np.inf, np.inf, 1.0], np.float32)
     box = action_spaces.of(spaces.Box(low, high))

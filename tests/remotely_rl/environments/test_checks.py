@@ -62,7 +62,9 @@ def test_a_value_outside_its_box_is_reported_once_with_its_index_and_bounds() ->
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_prints_the_warnings_at_its_start(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_prints_the_warnings_at_its_start(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = a2c.Config(env=Beyond, probe_steps=2)
     with begin("a2c", a2c.Config, config, run=tmp_path / "run"):
         pass

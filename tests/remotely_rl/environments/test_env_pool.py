@@ -124,7 +124,9 @@ def test_a_partial_reset_leaves_the_other_environments() -> None:
         ),
     ],
 )
-def test_unsupported_options_of_envpool_are_rejected(env_id: str, given: dict[str, Any], said: str) -> None:
+def test_unsupported_options_of_envpool_are_rejected(
+    env_id: str, given: dict[str, Any], said: str
+) -> None:
     with pytest.raises(TrainingError, match=said):
         environments.make(env_id, 1, **given)
 

@@ -79,7 +79,7 @@ def test_a_stack_is_one_image_whatever_its_layout_and_size(
         (toys.Counting, Images(gray=True), "gray needs an environment whose observation is one im"),
         (toys.Counting, Images(size=42), "image_size needs an environment whose observation is o"),
         (toys.Counting, Images(frame_stack=4), "frame_stack needs an environment whose observatio"),
-        (toys.counting_vector, Images(gray=True), "makes a vector environment, to which gray cannot"),
+        (toys.counting_vector, Images(gray=True), "makes a vector environment, to which gray cann"),
     ],
 )  # fmt: skip
 def test_preprocessing_without_images_is_rejected(env: Any, images: Images, said: str) -> None:

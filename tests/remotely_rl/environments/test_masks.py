@@ -93,7 +93,7 @@ def test_an_environment_without_a_legal_action_is_named(
         (NESTED, objects((1, 1), (1, 1)), "of a tuple of 2; its actions need 2 numbers"),
         (NESTED, np.ones((2, 3)), r"of shape \(3,\); its actions need 2 numbers"),
         (NESTED, {"goo": np.ones((2, 2))}, "environment 0 has an action_mask for 'goo', which"),
-        (PAIR, objects((None, [0, 1], None, [1]), None), "an action_mask for 3, which is not a part"),
+        (PAIR, objects((None, [0, 1], None, [1]), None), "an action_mask for 3, which is not a p"),
     ],
 )  # fmt: skip
 def test_a_mask_of_a_wrong_shape_is_rejected(

@@ -210,9 +210,7 @@ def test_an_observation_outside_its_space_is_rejected_with_the_agents_name() -> 
 
 
 @pytest.mark.parametrize(("make", "how"), [(Party, "MultiAgent"), (Race, "SelfPlay")])
-def test_a_multi_agent_environment_as_env_is_rejected_with_a_hint(
-    make: Any, how: str
-) -> None:
+def test_a_multi_agent_environment_as_env_is_rejected_with_a_hint(make: Any, how: str) -> None:
     with pytest.raises(TrainingError, match=rf"several agents.*env=remotely_rl.{how}\(...\)"):
         environments.make(make, 1)
 

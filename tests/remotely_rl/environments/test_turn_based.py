@@ -47,7 +47,9 @@ def left(row: Any) -> list[float]:
 
 def test_a_step_is_the_learners_move_and_the_others_moves_until_its_next_turn() -> None:
     envs = begun(Diary(), length=7)
-    assert left(envs.step(np.array([1])).obs) == [4.0]  # two steps of the learner and one of the opponent
+    assert left(envs.step(np.array([1])).obs) == [
+        4.0
+    ]  # two steps of the learner and one of the opponent
     envs = begun(Diary(), length=9, players=3)
     assert left(envs.step(np.array([1])).obs) == [5.0]
 

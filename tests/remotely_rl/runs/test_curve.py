@@ -207,9 +207,7 @@ def test_a_run_has_a_curve_once_a_game_is_finished(tmp_path: Path) -> None:
     assert png.read_bytes().startswith(PNG)
 
 
-def test_the_command_names_runs_that_it_cannot_draw(
-    tmp_path: Path, drawn: list["Figure"]
-) -> None:
+def test_the_command_names_runs_that_it_cannot_draw(tmp_path: Path, drawn: list["Figure"]) -> None:
     full, empty = run(tmp_path / "a", [(0, 0.0), (1, 1.0)]), run(tmp_path / "b", [(0, math.nan)])
     out = tmp_path / "curve.png"  # beside the runs, not in the working directory
     done = CliRunner().invoke(main, ["plot", str(full), str(empty), "--x", "steps"])

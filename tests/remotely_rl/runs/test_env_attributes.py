@@ -151,5 +151,7 @@ def test_an_unknown_attribute_is_named(env: Any, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("own_cluster")
 def test_several_learners_reject_attributes_even_in_on_start(tmp_path: Path) -> None:
     config = dataclasses.replace(TRAINED, env=Whole, learners=2, device="cpu")
-    with pytest.raises(TrainingError, match="attributes of environments cannot be changed in a run"):
+    with pytest.raises(
+        TrainingError, match="attributes of environments cannot be changed in a run"
+    ):
         a2c.train(config, run=tmp_path / "run", hooks=[Climbs()])

@@ -228,6 +228,4 @@ def test_the_number_of_environment_metrics_is_limited() -> None:
     columns = [name for name in tally.close(1.0) if name.startswith("episode/")]
     assert columns == [f"episode/level_{n}" for n in range(MAX_METRICS)]
     (said,) = tally.warnings()
-    assert said == (
-        "episodes have more than 32 metrics: 'level_32' and later ones are left out"
-    )
+    assert said == ("episodes have more than 32 metrics: 'level_32' and later ones are left out")

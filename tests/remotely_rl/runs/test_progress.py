@@ -94,9 +94,7 @@ def test_missing_values_are_dashes() -> None:
         ({"minutes": 0.01}, 0.0),
     ],
 )
-def test_seconds_left_are_those_of_the_first_limit(
-    limits: dict[str, Any], seconds: float
-) -> None:
+def test_seconds_left_are_those_of_the_first_limit(limits: dict[str, Any], seconds: float) -> None:
     assert progress.seconds_left(row(), Common(**limits)) == pytest.approx(seconds)
 
 
@@ -223,7 +221,9 @@ def test_the_summary_names_the_layers_and_the_observations(
     ],
     ids=["Dict", "stack", "gray", "Tuple"],
 )
-def test_the_summary_names_each_part_of_an_observation(space: gymnasium.Space[Any], line: str) -> None:
+def test_the_summary_names_each_part_of_an_observation(
+    space: gymnasium.Space[Any], line: str
+) -> None:
     assert said(space) == (line, [])
 
 
@@ -266,7 +266,9 @@ def test_the_summary_of_a_users_model_is_its_name_without_advice() -> None:
 
 
 @pytest.mark.usefixtures("local", "no_curve")
-def test_a_run_prints_the_summary_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_prints_the_summary_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = a2c.Config(env=toys.Guess, actors=1, envs_per_actor=2, random_start=0, total_steps=1)
     a2c.train(config, run=tmp_path / "run")
     _, watch, model, *_ = capsys.readouterr().out.splitlines()

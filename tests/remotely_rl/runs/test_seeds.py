@@ -250,7 +250,9 @@ def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
     seeds.check_continues(run, "ppo", ppo.Config(env="CartPole-v1", gamma=0.9, minutes=5))
     with pytest.raises(TrainingError, match=r"seed-1 was trained with gamma=0.9, not 0.99: "):
         seeds.check_continues(run, "ppo", ppo.Config(env="CartPole-v1"))
-    with pytest.raises(TrainingError, match="with env=CartPole-v1, not Acrobot-v1: give the same --env"):
+    with pytest.raises(
+        TrainingError, match="with env=CartPole-v1, not Acrobot-v1: give the same --env"
+    ):
         seeds.check_continues(run, "ppo", ppo.Config(env="Acrobot-v1", gamma=0.9))
     with pytest.raises(TrainingError, match="give the same --env-arg NAME=VALUE"):
         seeds.check_continues(

@@ -201,7 +201,8 @@ def test_nan_rewards_end_a_run_which_can_be_resumed(
     poisoned.__qualname__ = toys.Guess.__qualname__
     with pytest.raises(LearnerLost, match="look for NaN in rewards"):
         a2c.train(
-            dataclasses.replace(TRAINED, env=poisoned, envs_per_actor=5, total_steps=200), resume=run
+            dataclasses.replace(TRAINED, env=poisoned, envs_per_actor=5, total_steps=200),
+            resume=run,
         )
     assert (run / "checkpoint.pt").read_bytes() == before
     result = a2c.train(dataclasses.replace(TRAINED, total_steps=200), resume=run)

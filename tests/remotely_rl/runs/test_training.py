@@ -312,9 +312,7 @@ def test_an_unsuitable_initial_run_is_rejected(
         (c51.train, "unless actors and learner\n`overlap`"),
     ],
 )
-def test_train_is_documented_and_can_be_pickled(
-    train: training.Train[Any], repeats: str
-) -> None:
+def test_train_is_documented_and_can_be_pickled(train: training.Train[Any], repeats: str) -> None:
     assert train.__doc__ is not None
     assert train.__doc__.startswith("Train until a limit of the config is reached, or Ctrl-C.")
     assert repeats in train.__doc__
