@@ -1,4 +1,4 @@
-"""The benchmark: its verdicts, tables and pages, and how it runs its parts."""
+"""The benchmark judges and shows what was measured as it says; what it measures, it is run for."""
 
 import importlib.metadata
 import json
@@ -32,7 +32,7 @@ BARE = Term("bare", "bare pyzmq")
 
 @pytest.fixture(autouse=True)
 def handler_of_sigterm() -> Iterator[None]:
-    """Restore what the program of a benchmark replaces in its process."""
+    """Put back what a benchmark's program replaces for the rest of its process."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -50,7 +50,7 @@ def measured(**by_system: dict[str, list[float]]) -> Figures:
 # --- figures --------------------------------------------------------------------------------------
 
 
-def test_a_spread_has_the_median_and_the_extremes() -> None:
+def test_a_spread_is_the_median_and_the_ends() -> None:
     assert spread([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0, 3)
     assert spread([4.0, 1.0]) == Spread(2.5, 1.0, 4.0, 2)
 
@@ -63,7 +63,7 @@ def test_figures_survive_a_file() -> None:
     assert again.of("parl", "call_s") == {}
 
 
-def test_the_reason_for_a_missing_figure_is_saved_and_shown() -> None:
+def test_reasons_for_missing_figures_survive_a_file_and_are_in_the_table() -> None:
     figures = measured(ours={"call_s": [1.0]})
     figures.miss("ours", "pong_actors_2", "no time was left")
     figures.miss("ours", "echo_s", "no memory")
@@ -74,7 +74,7 @@ def test_the_reason_for_a_missing_figure_is_saved_and_shown() -> None:
     ]  # fmt: skip
 
 
-def test_only_figures_are_parsed_from_the_output_of_a_process() -> None:
+def test_only_figure_lines_of_the_output_are_parsed() -> None:
     said = (
         '[Actor-1] hello\n{"figure": "call_s", "value": 0.5}\n{"other": 1}\n'
         '{"figure": "pace_per_s", "value": 7, "repeat": 0}\n'
@@ -82,13 +82,13 @@ def test_only_figures_are_parsed_from_the_output_of_a_process() -> None:
         '{"figure": "echo_s", "why": "no memory"}\n{"figure": "cut_off_s", "val'
     )
     values = {"call_s": {0: 0.5}, "pace_per_s": {0: 7.0, 1: 8.0}}
-    assert turns.told_in(said) == turns.Told(values, {"echo_s": "no memory"})
+    assert turns.parse(said) == turns.Report(values, {"echo_s": "no memory"})
 
 
 # --- bars -----------------------------------------------------------------------------------------
 
 
-def test_a_bar_is_compared_with_the_median_ratio_of_the_rounds() -> None:
+def test_the_verdict_uses_the_median_of_the_rounds_ratios() -> None:
     row = Row("a call", "call_s", (at_most(1.3, BARE),))
     figures = measured(ours={"call_s": [1.0, 20.0, 3.0]}, bare={"call_s": [1.0, 10.0, 2.0]})
     verdict = judge(row, row.bars[0], figures)
@@ -97,7 +97,7 @@ def test_a_bar_is_compared_with_the_median_ratio_of_the_rounds() -> None:
     assert not verdict.reached
 
 
-def test_a_round_without_the_other_system_is_left_out() -> None:
+def test_a_round_without_the_other_side_is_ignored() -> None:
     row = Row("a call", "call_s", (at_most(1.3, BARE),))
     figures = measured(ours={"call_s": [1.0, 99.0]}, bare={"call_s": [1.0]})
     verdict = judge(row, row.bars[0], figures)
@@ -117,7 +117,7 @@ def test_a_round_without_the_other_system_is_left_out() -> None:
         (at_least(1, Term("ray", "Ray", times=2), Term("bare", "x", "other_per_s", 2)), False),
     ],
 )
-def test_a_bar_is_a_number_or_a_sum_of_other_figures(bar: rows.Bar, reached: bool) -> None:
+def test_a_target_is_a_number_or_a_sum_of_other_figures(bar: rows.Bar, reached: bool) -> None:
     figures = measured(
         ours={"calls_per_s": [50_000.0]},
         ray={"calls_per_s": [20_000.0]},
@@ -145,7 +145,7 @@ def test_every_figure_of_the_table_has_a_unit_and_every_term_a_system(bench: Ben
             assert term.system in bench.systems
 
 
-def test_the_baseline_of_a_training_is_measured_in_the_same_round() -> None:
+def test_a_training_and_its_reference_are_measured_in_the_same_round() -> None:
     parts = systems_rl.PARTS
     for row in systems_rl.ROWS:
         for term in (term for bar in row.bars for term in bar.terms):
@@ -170,9 +170,7 @@ def test_the_baseline_of_a_training_is_measured_in_the_same_round() -> None:
         ("pong_steps", 1_474_000.0, "1.47 M steps"),
     ],
 )
-def test_a_figure_is_shown_in_the_unit_that_its_name_ends_in(
-    figure: str, value: float, text: str
-) -> None:
+def test_a_figure_is_shown_in_the_unit_of_its_name(figure: str, value: float, text: str) -> None:
     assert units.shown(figure, value) == text
 
 
@@ -191,7 +189,7 @@ def test_a_range_is_in_the_unit_of_its_median() -> None:
         (at_most(1 / 3, BARE, BARE), "<= 0.33 x (bare pyzmq + bare pyzmq)"),
     ],
 )
-def test_a_bar_is_described_in_words(bar: rows.Bar, text: str) -> None:
+def test_a_target_is_described_in_words(bar: rows.Bar, text: str) -> None:
     assert table.said(Row("calls", "calls_per_s"), bar) == text
 
 
@@ -228,7 +226,7 @@ def test_the_page_of_a_benchmark_has_one_place_for_it(section: page.Section) -> 
     assert text.index(begins) < text.index(ends)
 
 
-def test_filling_the_section_again_keeps_the_rest_of_the_page() -> None:
+def test_the_section_of_the_page_is_replaced_and_the_rest_is_kept() -> None:
     text = systems_rl.SECTION.path.read_text()
     figures = measured(ours={"a2c_84_per_s": [900.0]}, sb3={"a2c_84_per_s": [300.0]})
     once = systems_rl.SECTION.filled(text, {"date": "today"}, figures)
@@ -240,7 +238,7 @@ def test_filling_the_section_again_keeps_the_rest_of_the_page() -> None:
     assert once.partition(ends)[2] == text.partition(ends)[2]
 
 
-def test_the_page_has_a_section_for_the_gpu_that_a_run_fills() -> None:
+def test_the_page_has_all_gpu_rows_and_a_run_fills_them() -> None:
     text = gpu.SECTION.path.read_text()
     for row in gpu.ROWS:
         assert not row.bars or f"| {row.title} | {table.said(row, row.bars[0])} |" in text
@@ -255,7 +253,7 @@ def test_the_page_has_a_section_for_the_gpu_that_a_run_fills() -> None:
 # --- turns ----------------------------------------------------------------------------------------
 
 
-def test_every_second_round_runs_in_reverse_order() -> None:
+def test_every_second_round_is_in_reverse_order() -> None:
     bench = systems.BENCH
     forth = turns.in_order(bench, bench.systems, ["calls", "tcp"], 0)
     assert turns.in_order(bench, bench.systems, ["calls", "tcp"], 1) == forth[::-1]
@@ -274,11 +272,11 @@ def test_every_script_exists_and_every_system_is_known(bench: Benchmark) -> None
 
 
 @pytest.mark.parametrize("bench", [systems.BENCH, systems_rl.BENCH], ids=["calls", "rl"])
-def test_our_version_is_the_installed_one(bench: Benchmark) -> None:
+def test_our_version_is_that_installed(bench: Benchmark) -> None:
     assert turns.versions({"ours": bench.systems["ours"]})["ours"] == remotely.__version__
 
 
-def test_a_turn_returns_its_figures_or_the_reason_of_its_failure() -> None:
+def test_a_turn_returns_its_figures_or_why_it_failed() -> None:
     memory = systems.BENCH.folder / "peers" / "of_memory.py"
     found = turns.take(turns.Turn("streams", "memory", memory), quick=True).values
     assert found.keys() == {"copy_bytes_per_s"}
@@ -290,7 +288,7 @@ def test_a_turn_returns_its_figures_or_the_reason_of_its_failure() -> None:
 # --- pace -----------------------------------------------------------------------------------------
 
 
-def test_a_meter_counts_after_its_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_meter_counts_what_arrives_after_its_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([100.0, 104.0, 105.0, 110.0, 125.0])
     monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     meter = Meter(for_s=20.0, after_s=5.0)
@@ -298,12 +296,12 @@ def test_a_meter_counts_after_its_warm_up(monkeypatch: pytest.MonkeyPatch) -> No
     assert meter.per_s == 1.0  # 20 in the 20 s from the third on
 
 
-def test_a_pace_is_measured_after_the_warm_up() -> None:
+def test_a_pace_is_taken_between_rows_from_the_warm_up_on() -> None:
     window = Window(warm_up_s=2.0, for_s=3.0)
     rows = [
         {"time/seconds": seconds, "time/env_steps": steps, "time/updates": updates}
         for seconds, steps, updates in [
-            (9.0, 0.0, 0.0),  # before the first update, while it compiles or waits for actors
+            (9.0, 0.0, 0.0),  # before the first update: it compiles, or waits for actors
             (10.0, 500.0, 1.0),
             (11.0, 600.0, 2.0),
             (12.0, 1000.0, 3.0),
@@ -332,7 +330,7 @@ QUICK, SLOW, DEAD = (
 )
 
 
-def test_a_part_that_hangs_or_dies_does_not_affect_the_others_or_the_file(
+def test_a_part_that_hangs_or_dies_does_not_affect_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts = {"slow": SLOW, "dead": DEAD, "quick": QUICK, "large": QUICK}
@@ -343,26 +341,26 @@ def test_a_part_that_hangs_or_dies_does_not_affect_the_others_or_the_file(
         systems={"ours": systems.BENCH.systems["ours"]},
         parts={name: {"ours": f"{name}.py"} for name in parts},
         rows=tuple(Row(name, f"{name}_s") for name in parts),
-        # Long enough to start and print its figure on a busy machine.
+        # For long enough that it can start, and tell its figure, on a machine that is busy.
         limits={"slow": Limits(most_s=8.0), "large": Limits(most_s=900, least_s=600)},
     )
     file = tmp_path / "run.json"
-    kept: list[int] = []  # the number of figures in the file when each arrives
+    kept: list[int] = []  # how much is in the file when a figure comes
     add = Figures.add
 
-    def kept_by_now(*told: Any) -> None:
+    def kept_by_now(*values: Any) -> None:
         kept.append(file.exists() and len(json.loads(file.read_text())["figures"]))
-        add(*told)
+        add(*values)
 
     monkeypatch.setattr(Figures, "add", kept_by_now)
     command = ["bench", "--minutes", "2", "--device", "cpu", "--json", str(file)]
     monkeypatch.setattr(sys, "argv", command)
     section = page.Section(bench, tmp_path / "page", "", "")
     assert program.main(section, None) == 1  # ours has failed
-    assert kept == [0, 2, 4]  # a figure and a reason, of each part before
+    assert kept == [0, 2, 4]  # a figure and why there are no more, of each before
     monkeypatch.undo()
     figures = Figures.from_json(json.loads(file.read_text())["figures"])
-    assert figures.of("ours", "slow_s") == {0: 1.0}  # printed before it was killed
+    assert figures.of("ours", "slow_s") == {0: 1.0}  # what it said before it was ended
     assert figures.of("ours", "dead_s") == {0: 2.0}
     assert 60 < figures.of("ours", "quick_s")[0] <= 120  # what is left of two minutes
     assert figures.why_not("ours", "large_s") == "no time was left"
@@ -377,6 +375,6 @@ def test_an_unpacked_tree_needs_neither_git_nor_an_installation(
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
     monkeypatch.setenv("PATH", "")
-    told = page.described(gpu.BENCH, "a command", 1)
-    assert told["versions"] == f"remotely-actors {remotely.__version__}"
-    assert told["commit"] == "not known: this tree is no checkout"
+    run = page.described(gpu.BENCH, "a command", 1)
+    assert run["versions"] == f"remotely-actors {remotely.__version__}"
+    assert run["commit"] == "not known: this tree is no checkout"

@@ -242,7 +242,7 @@ def test_the_name_of_a_self_play_env_is_that_of_the_game() -> None:
     ("make", "more", "says"),
     [
         (Party, {}, "lets all agents act at once.*there is MultiAgent"),
-        (toys.Guess, {}, "has one agent: SelfPlay takes games in turns"),
+        (toys.Guess, {}, "has one agent: SelfPlay takes turn-based games"),
         (functools.partial(Race, players=1), {}, "self-play needs two or more"),
         (Race, {"keep": 0}, "keep must be at least 1, not 0"),
         (Race, {"every": 0}, "every must be at least 1, not 0"),

@@ -179,12 +179,12 @@ def test_a_picture_is_enlarged_by_whole_pixels_to_even_sides() -> None:
             ["--episodes", "2", "--steps", "5"],
             [
                 "episode 1: 60 in 3 steps",
-                "stopped in the middle of an episode, after 5 steps in all",
+                "stopped during an episode, after 5 steps in total",
             ],
         ),
         (
             ["--video", "{video}", "--greedy"],
-            ["episode 1: 60 in 3 steps", "{video}: 4 pictures, 0 s"],
+            ["episode 1: 60 in 3 steps", "{video}: 4 frames, 0 s"],
         ),
     ],
 )
