@@ -32,8 +32,8 @@ def load(
 ) -> Trained:
     """Loads the agent of a run folder, from its "last" or its "best" checkpoint.
 
-    Pass `model` if the run was trained with your own, and `env` if only the script that trained
-    knows it: the folder has their names.
+    Pass `model` or `env` if the run was trained with your own and only the training script has
+    them; otherwise the folder names their files.
     `env` may be another environment, of the same spaces.  `algorithm` is the `train` of one of your
     own whose file is not where it was.  `env_kwargs` are beside those of the run, `wrappers` in
     their place.  Raises TrainingError if one of these is missing or does not fit, or if the folder
@@ -50,6 +50,7 @@ def load(
         state = run_folder.load_checkpoint(path)["learner"]["model"]
     except (KeyError, TypeError):
         raise TrainingError(f"{path} holds no model") from None
+    model = training.model_of(run) if model is None else model
     with closing(config.make_environments(1)) as probe:
         probe.reset(config.seed)  # tells whether actions are masked
         network = config.make_model(model, probe.spec, probe.actions)

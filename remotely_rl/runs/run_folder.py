@@ -56,11 +56,17 @@ class RunFolder:
         return self.path / logbook.NAME
 
 
-def create(path: Path | None, algorithm: str, config: Any, source: str | None = None) -> RunFolder:
-    """Makes the folder, `runs/<algorithm>-<env>-<date-time>` if no path is given.
+def create(
+    path: Path | None,
+    algorithm: str,
+    config: Any,
+    source: str | None = None,
+    model_source: str | None = None,
+) -> RunFolder:
+    """Make the folder, `runs/<algorithm>-<env>-<date-time>` if no path is given.
 
-    `source` is the FILE.py:NAME of an algorithm of a user's.  Raises TrainingError if the path
-    exists already.
+    `source` is the FILE.py:NAME of a user's own algorithm, `model_source` that of their own model.
+    Raises TrainingError if the path exists already.
     """
     try:
         if path is None:
@@ -71,7 +77,7 @@ def create(path: Path | None, algorithm: str, config: Any, source: str | None = 
     except OSError as error:
         raise TrainingError(f"cannot make {error.filename}: {error.strerror}") from error
     folder = RunFolder(path)
-    write(folder, algorithm, config, source)
+    write(folder, algorithm, config, source, model_source)
     return folder
 
 
@@ -83,12 +89,19 @@ def check_is_free(path: Path) -> None:
         )
 
 
-def write(folder: RunFolder, algorithm: str, config: Any, source: str | None = None) -> None:
-    """Writes config.json, whole or not at all."""
+def write(
+    folder: RunFolder,
+    algorithm: str,
+    config: Any,
+    source: str | None = None,
+    model_source: str | None = None,
+) -> None:
+    """Write config.json atomically."""
     content = {
         "algorithm": algorithm,
         "source": source,
         "env_source": source_of(config.env),
+        "model_source": model_source,
         "config": fields_of(config),
         "not_kept": not_kept(config),
     }
@@ -113,15 +126,17 @@ def fields_of(config: Any) -> dict[str, Any]:
     return fields | {"env": name_of(config.env), "env_kwargs": arguments, "wrappers": words}
 
 
-def source_of(env: Any) -> str | None:
-    """FILE.py:NAME, or module:NAME, of the user's own environments; None for others, and where only
-    the script that trains knows them."""
+def source_of(thing: Any) -> str | None:
+    """Return the FILE.py:NAME or module:NAME of a user's own environment or model.
+
+    None if there is none: for a Gymnasium id, an instance, and what only the training script has.
+    """
     from remotely_rl.environments import additions  # noqa: PLC0415 - imports torch
 
-    if isinstance(env, str):
+    if isinstance(thing, str):
         return None
-    is_made_by_name = isinstance(env, type | types.FunctionType | functools.partial)
-    return user_code.word_for(env) or (additions.word_of(env) if is_made_by_name else None)
+    has_name = isinstance(thing, type | types.FunctionType | functools.partial)
+    return user_code.word_for(thing) or (additions.word_of(thing) if has_name else None)
 
 
 # How what a folder could not keep is passed again on the command line.
@@ -162,6 +177,7 @@ class RunConfig(NamedTuple):
     config: dict[str, Any]
     source: str | None = None  # FILE.py:NAME of an algorithm of a user's
     env_source: str | None = None  # FILE.py:NAME or module:NAME of a user's environments
+    model_source: str | None = None  # the same of a user's model
     not_kept: Mapping[str, str] = MappingProxyType({})  # what it could not say, by its field
 
 
@@ -209,14 +225,17 @@ def parsed(content: bytes, path: Path) -> RunConfig:
         raise TrainingError(f"{path} cannot be read: {error}") from error
     match said:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            source, env_source = (said.get(name) for name in ("source", "env_source"))
+            sources = {
+                name: str(said[name])
+                for name in ("source", "env_source", "model_source")
+                if name in said
+            }
             return RunConfig(
                 algorithm,
                 env,
                 in_use(said["config"]),
-                None if source is None else str(source),
-                None if env_source is None else str(env_source),
-                said.get("not_kept", {}),
+                **sources,
+                not_kept=said.get("not_kept", {}),
             )
     raise TrainingError(f"{path} does not name the algorithm and the environment of a run")
 

@@ -184,12 +184,15 @@ def begin(
         start = None if initial is None else RunFolder(Path(initial)).checkpoint
         if start is not None and not start.exists():
             raise TrainingError(f"{initial} is no run to begin with: it has no checkpoint.pt")
+        if model is None and (begins_with := resume or initial) is not None:
+            model = model_of(begins_with)
         config.check_run()
         ranks.check(config)
         seen = probe(config)
         made = make_learner(config, model, seen, kind=learner, initial=start)
         config.check_fits(made.model, made.actions)
-        session = _session(algorithm, config, made.model, run, earlier, process, hooks, source)
+        sources = source, run_folder.source_of(model)
+        session = _session(algorithm, config, made.model, run, earlier, process, hooks, sources)
     except BaseException:
         process.restore()
         raise
@@ -236,15 +239,15 @@ def _reopened(
 def _session(
     algorithm: str, config: C, model: nn.Module, run: str | Path | None,
     earlier: tuple[RunFolder, dict[str, Any]] | None, process: Process, hooks: Sequence[Hook],
-    source: str | None,
+    sources: tuple[str | None, str | None],
 ) -> Session[C]:  # fmt: skip
     if earlier is None:
         path = None if run is None else Path(run)
-        folder = run_folder.create(path, algorithm, config, source)
+        folder = run_folder.create(path, algorithm, config, *sources)
         return Session(algorithm, config, folder, process=process, hooks=hooks)
     folder, saved = earlier
     run_folder.check_fits(folder.checkpoint, saved["learner"]["model"], model)
-    run_folder.write(folder, algorithm, config, source)
+    run_folder.write(folder, algorithm, config, *sources)
     return Session(algorithm, config, folder, saved, process=process, hooks=hooks)
 
 
@@ -297,11 +300,29 @@ def _environments_of(run: str | Path, ran: run_folder.RunConfig) -> environments
             f"{run} was trained on {env}, which Gymnasium does not know; if it is a callable of"
             f" your own, pass it, {again}"
         )
-    additions.check_is_elsewhere([word], run, "environment", again)
+    return _named_by(run, word, "environment", again)  # type: ignore[no-any-return]
+
+
+def model_of(run: str | Path) -> networks.ModelSource | None:
+    """The user's own model with which a run was trained, if its folder names one.
+
+    Raises TrainingError if that is not where it was, or if it is in the folder itself.
+    """
+    word = run_folder.read(run).model_source
+    if word is None:
+        return None
+    again = "model= or --model FILE.py:NAME"
+    return _named_by(run, word, "model", again)  # type: ignore[no-any-return]
+
+
+def _named_by(run: str | Path, word: str, what: str, again: str) -> Any:
+    additions.check_is_elsewhere([word], run, what, again)
     try:
-        return additions.named(word, "environment")  # type: ignore[no-any-return]
+        return additions.named(word, what)
     except TrainingError as error:
-        raise TrainingError(f"{run} was trained on {env}, and {error}; pass it, {again}") from error
+        raise TrainingError(
+            f"{run} was trained with the {what} {word}, and {error}; pass it, {again}"
+        ) from error
 
 
 # --- the model and the learner, from a probe ------------------------------------------------------
