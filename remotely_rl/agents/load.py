@@ -42,6 +42,7 @@ def load(
         state = run_folder.load_checkpoint(path)["learner"]["model"]
     except (KeyError, TypeError):
         raise TrainingError(f"{path} holds no model") from None
+    model = training.model_of(run) if model is None else model
     with closing(config.make_environments(1)) as probe:
         probe.reset(config.seed)  # shows whether actions are masked
         network = config.make_model(model, probe.spec, probe.actions)

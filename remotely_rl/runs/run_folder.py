@@ -56,10 +56,17 @@ class RunFolder:
         return self.path / logbook.NAME
 
 
-def create(path: Path | None, algorithm: str, config: Any, source: str | None = None) -> RunFolder:
+def create(
+    path: Path | None,
+    algorithm: str,
+    config: Any,
+    source: str | None = None,
+    model_source: str | None = None,
+) -> RunFolder:
     """Make the folder, by default `runs/<algorithm>-<env>-<date-time>`, and its config.json.
 
-    `source` is the FILE.py:NAME of a user's algorithm.  Raises TrainingError if the path exists.
+    `source` is the FILE.py:NAME of a user's algorithm, `model_source` that of a user's model.
+    Raises TrainingError if the path exists.
     """
     try:
         if path is None:
@@ -70,7 +77,7 @@ def create(path: Path | None, algorithm: str, config: Any, source: str | None = 
     except OSError as error:
         raise TrainingError(f"cannot make {error.filename}: {error.strerror}") from error
     folder = RunFolder(path)
-    write(folder, algorithm, config, source)
+    write(folder, algorithm, config, source, model_source)
     return folder
 
 
@@ -82,12 +89,19 @@ def check_is_free(path: Path) -> None:
         )
 
 
-def write(folder: RunFolder, algorithm: str, config: Any, source: str | None = None) -> None:
+def write(
+    folder: RunFolder,
+    algorithm: str,
+    config: Any,
+    source: str | None = None,
+    model_source: str | None = None,
+) -> None:
     """Write config.json atomically."""
     content = {
         "algorithm": algorithm,
         "source": source,
         "env_source": source_of(config.env),
+        "model_source": model_source,
         "config": fields_of(config),
         "not_kept": not_kept(config),
     }
@@ -112,15 +126,17 @@ def fields_of(config: Any) -> dict[str, Any]:
     return fields | {"env": name_of(config.env), "env_kwargs": arguments, "wrappers": words}
 
 
-def source_of(env: Any) -> str | None:
-    """Return FILE.py:NAME or module:NAME of a user's environments; None for an id, and for a
-    callable that only the training script can name."""
+def source_of(thing: Any) -> str | None:
+    """Return the FILE.py:NAME or module:NAME of a user's own environment or model.
+
+    None if there is none: for a Gymnasium id, an instance, and what only the training script has.
+    """
     from remotely_rl.environments import additions  # noqa: PLC0415 - imports torch
 
-    if isinstance(env, str):
+    if isinstance(thing, str):
         return None
-    is_made_by_name = isinstance(env, type | types.FunctionType | functools.partial)
-    return user_code.word_for(env) or (additions.reference_to(env) if is_made_by_name else None)
+    has_name = isinstance(thing, type | types.FunctionType | functools.partial)
+    return user_code.word_for(thing) or (additions.reference_to(thing) if has_name else None)
 
 
 # How to pass again, on the command line, what a folder could not keep.
@@ -165,6 +181,7 @@ class RunConfig(NamedTuple):
     config: dict[str, Any]
     source: str | None = None  # FILE.py:NAME of a user's algorithm
     env_source: str | None = None  # FILE.py:NAME or module:NAME of a user's environments
+    model_source: str | None = None  # the same of a user's model
     not_kept: Mapping[str, str] = MappingProxyType({})  # what it could not store, by field
 
 
@@ -212,14 +229,17 @@ def parsed(content: bytes, path: Path) -> RunConfig:
         raise TrainingError(f"{path} cannot be read: {error}") from error
     match parsed:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            source, env_source = (parsed.get(name) for name in ("source", "env_source"))
+            sources = {
+                name: str(parsed[name])
+                for name in ("source", "env_source", "model_source")
+                if name in parsed
+            }
             return RunConfig(
                 algorithm,
                 env,
                 upgrade(parsed["config"]),
-                None if source is None else str(source),
-                None if env_source is None else str(env_source),
-                parsed.get("not_kept", {}),
+                **sources,
+                not_kept=parsed.get("not_kept", {}),
             )
     raise TrainingError(f"{path} does not name the algorithm and the environment of a run")
 

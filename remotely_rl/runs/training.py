@@ -182,12 +182,15 @@ def begin(
         start = None if initial is None else RunFolder(Path(initial)).checkpoint
         if start is not None and not start.exists():
             raise TrainingError(f"{initial} is not a run to start from: it has no checkpoint.pt")
+        if model is None and (source_run := resume or initial) is not None:
+            model = model_of(source_run)
         config.check_run()
         ranks.check(config)
         info = probe(config)
         made = make_learner(config, model, info, kind=learner, initial=start)
         config.check_fits(made.model, made.actions)
-        session = _session(algorithm, config, made.model, run, earlier, process, hooks, source)
+        sources = source, run_folder.source_of(model)
+        session = _session(algorithm, config, made.model, run, earlier, process, hooks, sources)
     except BaseException:
         process.restore()
         raise
@@ -234,15 +237,15 @@ def _reopened(
 def _session(
     algorithm: str, config: C, model: nn.Module, run: str | Path | None,
     earlier: tuple[RunFolder, dict[str, Any]] | None, process: Process, hooks: Sequence[Hook],
-    source: str | None,
+    sources: tuple[str | None, str | None],
 ) -> Session[C]:  # fmt: skip
     if earlier is None:
         path = None if run is None else Path(run)
-        folder = run_folder.create(path, algorithm, config, source)
+        folder = run_folder.create(path, algorithm, config, *sources)
         return Session(algorithm, config, folder, process=process, hooks=hooks)
     folder, saved = earlier
     run_folder.check_fits(folder.checkpoint, saved["learner"]["model"], model)
-    run_folder.write(folder, algorithm, config, source)
+    run_folder.write(folder, algorithm, config, *sources)
     return Session(algorithm, config, folder, saved, process=process, hooks=hooks)
 
 
@@ -294,12 +297,28 @@ def _environments_of(run: str | Path, ran: run_folder.RunConfig) -> environments
             f"{run} was trained on {env}, which Gymnasium does not know; if it is your own"
             f" callable, pass it with {again}"
         )
-    additions.check_is_outside([word], run, "environment", again)
+    return _resolve(run, word, "environment", again)  # type: ignore[no-any-return]
+
+
+def model_of(run: str | Path) -> networks.ModelSource | None:
+    """Return the user's own model that a run was trained with, if its folder names one.
+
+    Raises TrainingError if it cannot be imported from there, or if it is in the folder itself.
+    """
+    word = run_folder.read(run).model_source
+    if word is None:
+        return None
+    again = "model= or --model FILE.py:NAME"
+    return _resolve(run, word, "model", again)  # type: ignore[no-any-return]
+
+
+def _resolve(run: str | Path, word: str, what: str, again: str) -> Any:
+    additions.check_is_outside([word], run, what, again)
     try:
-        return additions.resolve(word, "environment")  # type: ignore[no-any-return]
+        return additions.resolve(word, what)
     except TrainingError as error:
         raise TrainingError(
-            f"{run} was trained on {env}, and {error}; pass it with {again}"
+            f"{run} was trained with the {what} {word}, and {error}; pass it with {again}"
         ) from error
 
 

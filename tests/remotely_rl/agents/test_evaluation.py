@@ -333,13 +333,36 @@ def test_a_run_folder_names_the_file_of_its_environments(tmp_path: Path) -> None
     moved = file.rename(run / file.name)
     done = invoke(*command)
     assert done.exit_code == 2
-    assert "was trained on Game, and the environment needs FILE.py:NAME with a file" in done.output
+    assert "/another_own_game.py:Game, and the environment needs FILE.py:NAME" in done.output
 
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**config, "env_source": f"{moved}:Game"}))
     done = invoke(*command)
     assert done.exit_code == 2
     assert "code in the folder of a run is not executed: pass it" in done.output
+
+
+def test_a_run_folder_names_the_file_of_its_model(tmp_path: Path) -> None:
+    file = tmp_path / "my_own_net.py"
+    file.write_text(
+        "from torch import nn\n"
+        "from remotely_rl import networks\n"
+        "class Net(networks.MLP):\n"
+        "    def __init__(self, shape, outputs):\n"
+        "        super().__init__(shape, outputs)\n"
+        "        self.extra = nn.Linear(1, 1)\n"
+    )
+    net = user_code.named_in("--model", f"{file}:Net")
+    run = train(tmp_path / "run", model=net)
+    begun, longer = (a2c.Config(env="CartPole-v1", **{**TINY, "total_steps": n}) for n in (8, 16))
+    a2c.train(begun, run=tmp_path / "second", initial=run)
+    a2c.train(longer, resume=tmp_path / "second")
+
+    assert isinstance(load.load(run).model, net)
+    assert isinstance(load.load(tmp_path / "second").model, net)
+    file.unlink()
+    with pytest.raises(TrainingError, match=r"with the model .*pass it, model= or --model FILE"):
+        load.load(run)
 
 
 @pytest.mark.parametrize(
