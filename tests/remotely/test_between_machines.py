@@ -392,10 +392,10 @@ def test_a_result_whose_actor_and_store_ended_before_it_was_fetched_is_lost_with
     remotely.kill(one)
     end_stores(joined)
 
-    with pytest.raises((ActorDied, WorkerLost), match=r"result of Peer-\d+\.make was lost") as lost:
+    with pytest.raises((ActorDied, WorkerLost), match=r"result of Peer-\d+\.make is lost") as lost:
         two.total(ref)
     assert not lost.value.may_have_run
-    with pytest.raises((ActorDied, WorkerLost), match=r"result of Peer-\d+\.make was lost"):
+    with pytest.raises((ActorDied, WorkerLost), match=r"result of Peer-\d+\.make is lost"):
         remotely.get(ref)
 
 
