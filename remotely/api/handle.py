@@ -92,8 +92,8 @@ class Handle:
     def __reduce__(self) -> tuple[Any, ...]:
         remote = remote_of(self)
         cls, wait, cluster = self._remotely_class, self._remotely_wait, remote.engine.cluster
-        if (noting := codec.noting.get()) is not None:
-            noting.keep(remote)
+        if (table := codec.reference_table.get()) is not None:
+            table.keep(remote)
         return _unpickle, (cls, remote.actor, remote.name, wait, cluster, remote.sent)
 
 

@@ -31,7 +31,7 @@ from remotely.client.ref import Ref
 from remotely.client.relay_plan import Path, RelayPlan
 from remotely.machine.shield import RLock, shield
 from remotely.protocol import control
-from remotely.protocol.address import place
+from remotely.protocol.address import describe
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.lease import CONNECT_S
 from remotely.protocol.resources import format_bytes
@@ -204,8 +204,8 @@ class Stores:
             "large values cannot be sent from %s to the store at %s (%s): they %s, which is "
             "slower. Each worker listens on two ports for values of %s or more; open these ports "
             "between all machines",
-            f"the store at {place(nearest(origin.tcp))}" if origin else self._machine,
-            place(nearest(link.address.tcp)),
+            f"the store at {describe(nearest(origin.tcp))}" if origin else self._machine,
+            describe(nearest(link.address.tcp)),
             why,
             "are sent from here" if origin else "go through the sockets of the actors there",
             format_bytes(SEND_FROM_BYTES),

@@ -35,7 +35,7 @@ from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
 from remotely.values import codec, references
 from remotely.values.arena import SHARE_FROM_BYTES
-from remotely.values.codec import Encoded, Named
+from remotely.values.codec import Encoded, NamedReference
 from remotely.values.owned import NOTHING, Owned, own
 from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue, Transfer
 from remotely.values.references import InStore, Referring
@@ -64,7 +64,7 @@ class Message:
         kind: Kind,
         name: str,
         value: Owned,
-        named: Sequence[Named],
+        named: Sequence[NamedReference],
         transfers: Sequence[Transfer],
         ship: Callable[[OutgoingValue, StoreAddress | None], None],
     ) -> None:
@@ -212,7 +212,7 @@ class Calls:
         encoded: Encoded,
         background: bool,
         retries: int = 0,
-        named: Sequence[Named] = (),
+        named: Sequence[NamedReference] = (),
     ) -> list[CallFuture[Any]]:
         """Send one call to each actor.  Without `background`, the caller is about to wait.
 
@@ -296,7 +296,7 @@ class Calls:
         kind: Kind,
         name: str,
         encoded: Encoded,
-        named: Sequence[Named],
+        named: Sequence[NamedReference],
         transfers: Sequence[Transfer],
     ) -> Message:
         stores = self._stores_of(remotes)

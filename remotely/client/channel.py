@@ -458,7 +458,7 @@ class Channel:
         if self._held and not self._is_broken:
             with shield:  # (11)
                 held, self._held = self._held, {}
-                sockets.send(self._socket, wire.together(Kind.CALLS, [*held.values()]))
+                sockets.send(self._socket, wire.batch(Kind.CALLS, [*held.values()]))
 
     def _drain_for_sleepers(self, arrived: deque[Arrival]) -> None:
         """With the lock, after using the socket: (3)."""
@@ -670,7 +670,7 @@ class Channel:
         more = True
         while more:
             with suppress(WireError):
-                for reply in wire.messages(sockets.receive(self._socket), "actor"):
+                for reply in wire.unbatch(wire.decode(sockets.receive(self._socket), "actor")):
                     if (future := self._pending.pop(reply.call_id, None)) is not None:
                         # Now, because it may be delivered after the channel has ended.
                         opened = with_loan(reply, self._peer) if reply.loan else reply

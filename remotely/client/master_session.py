@@ -26,7 +26,7 @@ from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
 from remotely.machine.shield import shield
 from remotely.protocol import control
-from remotely.protocol.address import FORKED, nobody
+from remotely.protocol.address import FORKED, no_master
 from remotely.protocol.ids import bound_id
 from remotely.protocol.lease import CONNECT_S, DRAIN_S, LEASE_S, TERM_S, TICK_EVERY_S
 from remotely.transport import sockets
@@ -195,7 +195,7 @@ class MasterSession:
         try:
             self._welcome.result(CONNECT_S)
         except (TimeoutError, FutureTimeout):
-            raise MasterLost(nobody(self.address, "it does not answer as a master")) from None
+            raise MasterLost(no_master(self.address, "it does not answer as a master")) from None
 
     def stop(self) -> None:
         """End the loop, and fail all questions."""
@@ -310,7 +310,7 @@ class MasterSession:
 
     def _check_master(self) -> None:
         if self.link.silent_s() > LEASE_S and self.questions:
-            why = nobody(self.address, f"silent for {self.link.silent_s():.0f} s")
+            why = no_master(self.address, f"silent for {self.link.silent_s():.0f} s")
             self.questions.fail_all(MasterLost, why)
 
 

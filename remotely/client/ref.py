@@ -37,9 +37,9 @@ class Ref(Put):
 
     def __reduce__(self) -> tuple[Any, ...]:
         in_transit.note(self.value.travelling)
-        noting = codec.noting.get() if self.value.nbytes >= SEND_FROM_BYTES else None
-        if noting is not None:
-            remotes = noting.remotes
+        table = codec.reference_table.get() if self.value.nbytes >= SEND_FROM_BYTES else None
+        if table is not None:
+            remotes = table.remotes
             if not remotes or remotes[0].engine.is_any_elsewhere(remotes):
-                return references.entry(noting.number_of(self))
+                return references.entry(table.number_of(self))
         return codec.decode, codec.parts(self.value.payload, self.value.buffers)

@@ -367,7 +367,7 @@ class CallFuture(Future[R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a number among the arguments of a call; it arrives as the value."""
-        return references.noted(self) or refuse(self)
+        return references.as_reference(self) or refuse(self)
 
     def _make_condition(self) -> Condition:
         """Return what the standard library locks while it checks the states of several futures."""

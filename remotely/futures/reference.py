@@ -39,7 +39,7 @@ class Reference(Generic[R]):
         return f"<reference to {self.future!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return references.noted(self.future) or refuse(self)
+        return references.as_reference(self.future) or refuse(self)
 
 
 class Put:

@@ -68,7 +68,7 @@ def test_the_error_of_a_future_argument_is_raised_with_a_note(on_cluster: None) 
     with pytest.raises(KeyError, match="gone") as raised:
         adder.add(1, b=failed)
     assert raised.value.__notes__ == [
-        "Argument 'b' of add is a future that ended so; the call did not run."
+        "Argument 'b' of add is a future that failed; the call did not run."
     ]
     with pytest.raises(KeyError) as own:
         failed.result()

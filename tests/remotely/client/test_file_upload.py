@@ -102,7 +102,7 @@ def test_a_changed_file_fails_every_upload_of_it(shipment: Shipment, tmp_path: P
     uploads, sender = FileUploads(shipment), Sender()
     (tmp_path / "a").write_text("changed")
     for _ in range(2):
-        with pytest.raises(RemotelyError, match="a is not what it was when"):
+        with pytest.raises(RemotelyError, match="has changed since"):
             uploads.deliver("worker", [shipment.files["a"]], sender)
 
 
