@@ -1,1 +1,1 @@
-"""The engines behind the seam (engine.py) other than the ZeroMQ cluster."""
+"""Implementations of `engine.Engine` other than the ZeroMQ cluster: in process, and on Ray."""

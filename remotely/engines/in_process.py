@@ -1,4 +1,4 @@
-"""The engine of REMOTELY_LOCAL=1: every object lives in this process, and every call runs at once.
+"""The engine of REMOTELY_LOCAL=1: objects live in this process, and calls run synchronously.
 
 It is for debuggers, for tests, and for machines without a cluster.  Arguments are not copied.
 """
@@ -23,7 +23,7 @@ from remotely.errors import ActorDied, NameTaken, NotConnected, name_taken
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
 from remotely.futures.stream import local_stream
-from remotely.futures.unretrieved import Tell, report_key, report_text
+from remotely.futures.unretrieved import OnUnretrieved, report_key, report_text
 from remotely.objects.construct import construct
 from remotely.objects.placeholders import RoutinePlaceholder, stays
 from remotely.reporting import log_records
@@ -31,7 +31,7 @@ from remotely.reporting.cluster_status import ActorStatus, ClientStatus, Cluster
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.values.unpicklable import PartNames
 
-# The actor whose method runs: its log records get that name, as on a cluster.
+# The name of the actor whose method is running, for its log records, as on a cluster.
 _running: contextvars.ContextVar[str] = contextvars.ContextVar("remotely_running", default="")
 
 
@@ -54,7 +54,7 @@ class InProcess:
         self._names: dict[str, str] = {}
         self._remotes: weakref.WeakValueDictionary[str, RemoteActor] = weakref.WeakValueDictionary()
         self._killed: weakref.WeakSet[RemoteActor] = weakref.WeakSet()
-        self._made = Names()
+        self._auto_names = Names()
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._undo_naming = log_records.name_actors(_running.get)
 
@@ -83,9 +83,9 @@ class InProcess:
             value = _finish(getattr(target, method)(*here, **named))
             return remote.face(remote) if value is target else value
 
-        tell = self._on_unretrieved if background else None
+        report = self._on_unretrieved if background else None
         return [
-            self._outcome(remote, functools.partial(run, remote), f"{remote.name}.{method}", tell)
+            self._outcome(remote, functools.partial(run, remote), f"{remote.name}.{method}", report)
             for remote in remotes
         ]
 
@@ -120,7 +120,7 @@ class InProcess:
 
     def release(self, remote: RemoteActor) -> None:
         if remote.owned:
-            self._end_unasked(remote.actor)
+            self._end_released(remote.actor)
 
     def find(self, name: str) -> RemoteActor:
         if name not in self._names:
@@ -129,8 +129,8 @@ class InProcess:
 
     def await_arrival(self, class_name: str) -> Arrival:
         raise NotConnected(
-            "with REMOTELY_LOCAL=1 there is no cluster that a process could dial in to: serve "
-            "objects, and wait for them, without it"
+            "with REMOTELY_LOCAL=1 there is no cluster that a process could dial in to: unset it "
+            "to serve objects and to wait for them"
         )
 
     def borrow(self, actor: str, name: str) -> RemoteActor:
@@ -168,17 +168,17 @@ class InProcess:
 
     def shutdown(self) -> None:
         for actor in list(self._objects):
-            self._end_unasked(actor)
+            self._end_released(actor)
         self._undo_naming()
 
-    def _end(self, actor: str, in_good_order: bool = True) -> None:
+    def _end(self, actor: str, gracefully: bool = True) -> None:
         target = self._objects.pop(actor, None)
         self._names = {name: held for name, held in self._names.items() if held != actor}
-        if in_good_order and callable(close := getattr(target, "close", None)):
+        if gracefully and callable(close := getattr(target, "close", None)):
             _finish(close())
 
-    def _end_unasked(self, actor: str) -> None:
-        """End it where nobody waits for an error."""
+    def _end_released(self, actor: str) -> None:
+        """End an actor, and print an error of its `close`, since there is no caller to raise in."""
         try:
             self._end(actor)
         except Exception:
@@ -189,7 +189,7 @@ class InProcess:
             return self.find(options.name)
         if options.name in self._names:
             raise NameTaken(name_taken(options.name, "here"))
-        name = self._made.of(cls, options)
+        name = self._auto_names.of(cls, options)
         actor = uuid.uuid4().hex
         self._objects[actor] = _as_actor(name, lambda: construct(cls, args, kwargs))
         self._names[name] = actor
@@ -201,7 +201,7 @@ class InProcess:
         remote: RemoteActor,
         run: Callable[[Any], Any],
         what: str = "",
-        tell: Tell | None = None,
+        report: OnUnretrieved | None = None,
     ) -> CallFuture[Any]:
         if remote.actor not in self._objects:
             how = "killed" if remote in self._killed else "closed"
@@ -210,25 +210,25 @@ class InProcess:
             target = self._objects[remote.actor]
             return completed(_as_actor(remote.name, lambda: run(target)))
         except (Exception, asyncio.CancelledError) as error:
-            return failed(error, what, tell)
+            return failed(error, what, report)
 
     def _on_unretrieved(self, what: str, error: BaseException) -> None:
         self._throttled.add(report_key(what, error), report_text(what, error), time.monotonic())
 
 
-def _value(argument: Any, around: frozenset[int] = frozenset()) -> Any:
-    """Return an argument with the values of futures and references, also within lists, tuples and
-    dicts.  What has none of them within is the caller's own, as every argument is here.
+def _value(argument: Any, parents: frozenset[int] = frozenset()) -> Any:
+    """Replace futures and references in an argument by their values, also in lists, tuples and
+    dicts.  An argument without any is returned as it is, without a copy.
     """
     if isinstance(argument, Reference):
         argument = argument.future
     if isinstance(argument, CallFuture):
         return argument.result()
     kind = type(argument)
-    if kind not in (list, tuple, dict) or id(argument) in around:
+    if kind not in (list, tuple, dict) or id(argument) in parents:
         return argument
     items = argument.values() if kind is dict else argument
-    values = [_value(item, around | {id(argument)}) for item in items]
+    values = [_value(item, parents | {id(argument)}) for item in items]
     if all(value is item for value, item in zip(values, items, strict=True)):
         return argument
     return dict(zip(argument, values, strict=True)) if kind is dict else kind(values)
@@ -243,7 +243,7 @@ def _as_actor(name: str, work: Callable[[], Any]) -> Any:
 
 
 def _finish(value: Any) -> Any:
-    """Return the value; run a coroutine to its end, even if async code calls this."""
+    """Return the value; run a coroutine to completion, even if async code calls this."""
     if inspect.isgenerator(value):
         return local_stream(value)
     if not inspect.iscoroutine(value):
@@ -252,5 +252,5 @@ def _finish(value: Any) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(value)
-    with ThreadPoolExecutor(1) as other:  # a thread has one loop at a time
+    with ThreadPoolExecutor(1) as other:  # a thread can run only one loop at a time
         return other.submit(contextvars.copy_context().run, asyncio.run, value).result()

@@ -1,1 +1,1 @@
-"""Many calls over many processes: `Executor`, `Pool`, and the backend of joblib."""
+"""Pools of processes that share out many calls: `Executor`, `Pool`, and a joblib backend."""

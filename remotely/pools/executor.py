@@ -1,12 +1,12 @@
 """The executor: `concurrent.futures.Executor` over the cores of a cluster.
 
-It differs from a ProcessPoolExecutor where a cluster does:
+It differs from a ProcessPoolExecutor:
 
-    a process is lost        the others go on.  The calls that it had get ActorDied or WorkerLost;
-                             those of a function marked `@remotely.idempotent`, and those that
-                             certainly have not run, go to another process
-    machines join            their cores are used, unless `max_workers` is reached
-    code                     lambdas, closures and functions of the script are fine
+    a process is lost        the others continue.  Its calls raise ActorDied or WorkerLost; those of
+                             a function marked `@remotely.idempotent`, and those that certainly have
+                             not run, go to another process
+    machines join            their cores are used, up to `max_workers`
+    code                     lambdas, closures and functions of the script work
     an argument is changed   after `submit`: the call sees it as it was
 """
 
@@ -36,32 +36,32 @@ from remotely.pools.scheduler import Scheduler, Staffing
 from remotely.protocol.lease import CONNECT_S
 from remotely.values import codec, raised_error
 
-MOST_OF_A_NAME = 300  # bytes
-AT_A_TIME = 16  # processes that are started, each on a thread of its own
-# A process that has had no call for so long ends: others may wait for its cores, for a minute at
-# most (PLACE_S).  To start one again takes 0.1 s, so a burst every ten seconds loses one per cent.
+MAX_NAME_BYTES = 300  # a larger pickle of a function contains code
+START_AT_ONCE = 16  # processes, each started on a thread of its own
+# A process that has had no call for this long ends, since others may wait for its cores, for at
+# most a minute (PLACE_S).  Starting one takes 0.1 s, so a burst every ten seconds loses 1 %.
 IDLE_S = 10.0
-LOOK_EVERY_S = 0.02
+POLL_EVERY_S = 0.02
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of a chunk: the values of its items, and errors by their place."""
+    """The outcomes of a chunk: the values of its items, and errors by index."""
 
     values: list[Any]
     errors: dict[int, raised_error.RaisedError]
 
     def each(self) -> Iterator[Any]:
-        """Yield the values; raise an error, with its traceback over there, in its place."""
-        for place, value in enumerate(self.values):
-            if place in self.errors:
-                raise raised_error.unpack(*self.errors[place])
+        """Yield the values; at the index of an error raise it, with its remote traceback."""
+        for i, value in enumerate(self.values):
+            if i in self.errors:
+                raise raised_error.unpack(*self.errors[i])
             yield value
 
 
-@remote_class(cpus=1)  # counted on every cluster: an Executor takes all that there is room for
+@remote_class(cpus=1)  # explicit, so that CPUs limit the number of processes on every cluster
 class Runner:
     """An actor of an Executor: runs functions, one by one or in chunks."""
 
@@ -92,15 +92,14 @@ class Runner:
 
 
 class Executor(futures.Executor):
-    """Runs functions in as many processes as the cluster has cores free, or `max_workers`.
+    """Runs functions in as many processes as the cluster has free cores, up to `max_workers`.
 
-    max_workers   the most processes at a time.  Without it, as many as there is room for
+    max_workers   the most processes at a time.  By default, as many as there is room for
     initializer   called with `initargs` in each process before its first function
     options       of each process, as in `remotely.options`: `cpus`, `gpus`, `memory`, `env`
 
-    A process starts when there is work for it, and ends when there was none for ten seconds.
-    Leaving the `with` block by Ctrl-C ends running
-    calls; leaving it in any other way waits for them.
+    A process starts when there is work for it, and ends after ten seconds without work.  If Ctrl-C
+    leaves the `with` block, running calls are ended; otherwise leaving it waits for them.
     """
 
     def __init__(
@@ -113,8 +112,8 @@ class Executor(futures.Executor):
     ) -> None:
         if max_workers is not None:
             arguments.whole_number("max_workers", max_workers, 1)
-        for name in _NOT_OURS & options.keys():
-            raise TypeError(f"{name!r} is no option of an Executor's processes")
+        for name in _UNSUPPORTED & options.keys():
+            raise TypeError(f"{name!r} is not an option of an Executor's processes")
         checked = check_options(as_placeable(Runner).options, options)
         staffing = _AsManyAsFit(max_workers, checked, (initializer, initargs))
         self._scheduler = Scheduler(staffing)
@@ -135,19 +134,19 @@ class Executor(futures.Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[R]:
-        """Yield `fn` of each item, in order; an error is raised where its result would be.
+        """Yield `fn` of each item, in order; an error is raised in place of its result.
 
         timeout     seconds from now after which TimeoutError is raised
-        chunksize   items that travel together; tiny functions gain from more than one
+        chunksize   items that are sent together; with tiny functions, more than one is faster
         buffersize  the most chunks that are submitted and not yet yielded, for endless iterables.
-                    Without it, all are submitted at once
+                    By default, all are submitted immediately
         """
         arguments.whole_number("chunksize", chunksize, 1)
         if buffersize is not None:
             arguments.whole_number("buffersize", buffersize, 1)
-        ends = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         retries, name = _retries_of(fn), _name_of(fn)
-        function = self._once(fn)
+        function = self._put_once(fn)
         items = zip(*iterables, strict=False)
 
         def submit(item: tuple[Any, ...]) -> Future[Any]:
@@ -161,36 +160,36 @@ class Executor(futures.Executor):
         calls: Iterator[Future[Any]]
         read: Callable[[Any], Iterator[Any]]
         if chunksize == 1:
-            calls, read = map(submit, items), _alone
+            calls, read = map(submit, items), _single
         else:
             chunks = iter(lambda: tuple(itertools.islice(items, chunksize)), ())
             calls, read = map(submit_chunk, chunks), Outcomes.each
         pending = deque(itertools.islice(calls, buffersize))
-        return _results(pending, calls, read, ends)
+        return _results(pending, calls, read, deadline)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no further call; with `wait`, return when all have run and nothing is left.
+        """Accept no further call; with `wait`, return when all calls and processes have ended.
 
-        Without it, the processes end when the calls have run, and so does the interpreter.
+        Without `wait`, the processes end after the last call, and the interpreter waits for that.
         """
         scheduler = self._scheduler
         scheduler.close(cancel_futures, wait)
-        if not wait and scheduler.is_busy:  # no daemon: the interpreter waits for it
+        if not wait and scheduler.is_busy:  # not a daemon, so the interpreter waits for it
             threading.Thread(target=scheduler.wait, name="remotely-executor").start()
 
-    def _once(self, function: Callable[..., Any]) -> Any:
-        """Pickle a function once for all its calls, unless its name is all that travels.
+    def _put_once(self, function: Callable[..., Any]) -> Any:
+        """Pickle a function once for all of its calls, unless it is sent by name.
 
-        If it does not pickle, their futures say so.
+        If it does not pickle, the futures of the calls raise that.
         """
         try:
-            is_large = codec.encode(function).nbytes > MOST_OF_A_NAME
+            is_large = codec.encode(function).nbytes > MAX_NAME_BYTES
             return self._put(function) if is_large else function
         except NotPicklable:
             return function
 
     def kill(self) -> None:
-        """End every process at once: calls that run get ActorDied, others are cancelled."""
+        """Kill every process: running calls raise ActorDied, others are cancelled."""
         self._scheduler.close(cancel=True, wait=False)
         self._scheduler.end(0.0)
 
@@ -206,16 +205,16 @@ class Executor(futures.Executor):
             self._scheduler.close(cancel=False, wait=False)
 
 
-_NOT_OURS = frozenset(("name", "detached", "wait", "concurrency", "max_restarts"))
+_UNSUPPORTED = frozenset(("name", "detached", "wait", "concurrency", "max_restarts"))
 
 
 class _AsManyAsFit(Staffing):
     """As many processes as there are calls, up to a limit and to the room on the cluster.
 
-    The master alone knows how much room there is, so it is asked for processes until it refuses
-    one; from then on for one at a time, until it grants that.  The first process waits for room,
-    and the calls fail if there is none.  The others are for now or not at all: they never stand in
-    the line of those that wait.
+    Only the master knows how much room there is.  So it is asked for processes until it refuses
+    one, and then for one at a time until it grants one.  The first process waits for room, and the
+    calls fail if there is none.  The others never join the queue of placement requests: they are
+    placed immediately or not at all.
     """
 
     def __init__(self, most: int | None, options: Options, args: tuple[Any, ...]) -> None:
@@ -223,9 +222,9 @@ class _AsManyAsFit(Staffing):
         self.is_immediate = not self.engine.cluster
         self._options = options
         self._args = args
-        with contextlib.suppress(NotPicklable):  # the calls will say so
-            self._args = self.engine.put(args)  # as they are now
-        self._has_room = False  # as far as we know
+        with contextlib.suppress(NotPicklable):  # the calls will raise it
+            self._args = self.engine.put(args)  # later changes do not count
+        self._has_room = False  # whether the last request was granted
         self.idle_s = IDLE_S
         self._most = math.inf if most is None else most
         reserves = options.cpus or options.gpus or options.memory or options.resources
@@ -240,20 +239,20 @@ class _AsManyAsFit(Staffing):
         if members:
             options = msgspec.structs.replace(options, patience_s=0)
             if self._has_room:
-                count = min(AT_A_TIME, int(min(jobs, self._most)) - members)
-        born: queue.SimpleQueue[Any] = queue.SimpleQueue()
+                count = min(START_AT_ONCE, int(min(jobs, self._most)) - members)
+        started: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-        def bear() -> None:
+        def start_one() -> None:
             try:
-                born.put(make_on(self.engine, Runner, self._args, {}, options, 1)[0])
+                started.put(make_on(self.engine, Runner, self._args, {}, options, 1)[0])
             except Exception as error:
-                born.put(error)
+                started.put(error)
 
-        for _ in range(count):  # each by itself: they need no others
-            threading.Thread(target=bear, name="remotely-recruiter", daemon=True).start()
+        for _ in range(count):  # separately, since each is useful without the others
+            threading.Thread(target=start_one, name="remotely-recruiter", daemon=True).start()
         errors = []
         for _ in range(count):
-            if isinstance(one := born.get(), Exception):
+            if isinstance(one := started.get(), Exception):
                 errors.append(one)
             else:
                 yield one
@@ -262,16 +261,16 @@ class _AsManyAsFit(Staffing):
         if errors:
             raise errors[0]
 
-    def hear_of_loss(self) -> None: ...
+    def member_lost(self) -> None: ...
 
 
 def cores(engine: Engine) -> int:
-    """Return how many cores a cluster has; one that has just been started is waited for."""
+    """Return how many cores a cluster has; wait for a machine if it has just been started."""
     deadline = time.monotonic() + CONNECT_S
     while not (machines := engine.report(fresh=False).machines) and engine.cluster:
         if time.monotonic() > deadline:
             break
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_EVERY_S)
     return int(sum(machine.cpus for machine in machines))
 
 
@@ -285,7 +284,7 @@ def _retries_of(function: Any) -> int:
     return retries_of(function)
 
 
-def _alone(value: Any) -> Iterator[Any]:
+def _single(value: Any) -> Iterator[Any]:
     yield value
 
 
@@ -293,11 +292,11 @@ def _results(
     pending: "deque[Future[Any]]",
     more: Iterator[Future[Any]],
     read: Callable[[Any], Iterator[Any]],
-    ends: float | None,
+    deadline: float | None,
 ) -> Iterator[Any]:
     try:
         while pending:
-            timeout = None if ends is None else max(0.0, ends - time.monotonic())
+            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
             outcome = pending.popleft().result(timeout)
             pending.extend(itertools.islice(more, 1))
             yield from read(outcome)
@@ -309,8 +308,8 @@ def _results(
 def register_joblib() -> None:
     """Make the cluster a backend of joblib, and so of scikit-learn.
 
-    After it, `with joblib.parallel_config(backend="remotely"):` runs `joblib.Parallel`, and
-    whatever takes `n_jobs`, on the cluster.  Without `n_jobs`, all of its cores are used.  Further
+    Then `with joblib.parallel_config(backend="remotely"):` runs `joblib.Parallel`, and everything
+    that takes `n_jobs`, on the cluster.  Without `n_jobs`, all of its cores are used.  Further
     arguments of `parallel_config` are those of `remotely.Executor`.  Raises ImportError without
     joblib, which is not a dependency of remotely.
     """

@@ -1,9 +1,9 @@
-"""The cluster as a backend of joblib; see `register_joblib`.
+"""The cluster as a joblib backend; see `register_joblib`.
 
-joblib hands over batches of calls, and says what to do with their futures.  Large arrays that are
-arguments of many calls, as X and y of a grid search are, are put once for all of them.  An array
-may be filled anew between two batches, so each batch compares it with what was put: 0.2 ms for each
-MB, where a copy takes longer.
+joblib submits batches of calls, with callbacks for their futures.  Large arrays that are arguments
+of many calls, such as X and y of a grid search, are put once for all of them.  The user may change
+an array between two batches, so each batch compares it with what was put.  This takes 0.2 ms per
+MB, less than a copy.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ PUT_FROM_BYTES = 1 << 16
 
 
 class Batch:
-    """One of joblib's batches; it may be repeated as often as all of its functions may."""
+    """One of joblib's batches; it may be retried as often as all of its functions may."""
 
     def __init__(self, calls: Any) -> None:
         self._calls = calls
@@ -33,23 +33,25 @@ class Batch:
             idempotent(retries=retries)(self)
 
     def __call__(self, *arrays: Any) -> Any:
-        """`arrays` are those for which a `_Beside` stands."""
-        _replace(self._calls, lambda value: arrays[value.n] if type(value) is _Beside else value)
+        """Run the calls; `arrays` are those that the `_Placeholder`s stand for."""
+        _replace(
+            self._calls, lambda value: arrays[value.n] if type(value) is _Placeholder else value
+        )
         return self._calls()
 
 
-class _Beside:
-    """Stands in a batch for the n-th of the arrays that travel beside it."""
+class _Placeholder:
+    """Stands in a batch for the n-th of the arrays that are passed with it."""
 
     def __init__(self, n: int) -> None:
         self.n = n
 
 
 class _Once:
-    """A callback that is let go of when it was called.
+    """A callback that is dropped once it was called.
 
-    It holds the future, and the future would hold it: the two, and with them the backend and its
-    processes, would live until the garbage collector runs.
+    It refers to the future, and the future to it.  This cycle would keep the backend and its
+    processes alive until the garbage collector runs.
     """
 
     def __init__(self, callback: Callable[[Future[Any]], object]) -> None:
@@ -62,7 +64,7 @@ class _Once:
 
 
 class RemotelyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc] # no types
-    """Keeps its processes from one `Parallel` to the next, until it is dropped itself."""
+    """Keeps its processes between `Parallel` runs, for as long as it lives."""
 
     supports_retrieve_callback = True
     default_n_jobs = -1
@@ -72,18 +74,18 @@ class RemotelyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         self._options = options
         self._executor: Executor | None = None
         self._n_jobs = 0
-        self._puts: dict[int, tuple[Any, Any]] = {}  # by id: an array, and what stands for it
+        self._puts: dict[int, tuple[Any, Any]] = {}  # by id: an array and its ref
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         """Return how many calls run at a time; -1 is all cores of the cluster, -2 all but one."""
         if n_jobs == 0:
-            raise ValueError("n_jobs=0: it is to be 1 or more, or -1 for all cores of the cluster")
+            raise ValueError("n_jobs=0: use 1 or more, or -1 for all cores of the cluster")
         if n_jobs is not None and n_jobs > 0:
             return n_jobs
         return max(1, cores(connection.current()) + 1 + (n_jobs or -1))
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
-        """Be ready for a `Parallel`."""
+        """Prepare for a `Parallel` run."""
         n_jobs = self.effective_n_jobs(n_jobs)
         if self._executor is None or self._n_jobs != n_jobs:
             self._executor = Executor(n_jobs, **self._options)
@@ -95,17 +97,17 @@ class RemotelyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         self, func: Any, callback: Callable[[Future[Any]], object] | None = None
     ) -> Future[Any]:
         assert self._executor is not None
-        beside: dict[int, tuple[_Beside, Any]] = {}  # by id of the array
+        arrays: dict[int, tuple[_Placeholder, Any]] = {}  # by id
 
-        def put_beside(value: Any) -> Any:
+        def put_array(value: Any) -> Any:
             if not isinstance(value, np.ndarray) or value.nbytes < PUT_FROM_BYTES:
                 return value
-            if id(value) not in beside:
-                beside[id(value)] = _Beside(len(beside)), self._put(value)
-            return beside[id(value)][0]
+            if id(value) not in arrays:
+                arrays[id(value)] = _Placeholder(len(arrays)), self._put(value)
+            return arrays[id(value)][0]
 
-        _replace(func, put_beside)
-        future = self._executor.submit(Batch(func), *(ref for _, ref in beside.values()))
+        _replace(func, put_array)
+        future = self._executor.submit(Batch(func), *(ref for _, ref in arrays.values()))
         if callback is not None:
             future.add_done_callback(_Once(callback))
         return future
@@ -114,13 +116,13 @@ class RemotelyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         return out.result()
 
     def terminate(self) -> None:
-        """End a `Parallel`; the next one may pass arrays that have changed."""
-        self._puts.clear()
-        self.parallel = None  # which holds this backend, and so its processes
+        """End a `Parallel` run."""
+        self._puts.clear()  # the next run may pass changed arrays
+        self.parallel = None  # it refers to this backend, and so to its processes
         self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """A call has failed: end those that run, and drop those that wait."""
+        """End running calls, and cancel waiting ones, because a call has failed."""
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.kill()
@@ -128,7 +130,7 @@ class RemotelyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
             self.configure(self._n_jobs, self.parallel)
 
     def _put(self, value: "np.ndarray[Any, Any]") -> Any:
-        """Return what stands for an array; the same as before, unless it was changed."""
+        """Return the ref of an array; the same as before, unless the array was changed."""
         _, ref = self._puts.get(id(value), (None, None))
         if not isinstance(ref, Put) or not _are_equal(codec.encode(value), ref.value):
             ref = put(value)
@@ -154,7 +156,7 @@ def _are_equal(one: codec.Encoded, other: codec.Encoded) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Compare bytes, in words of eight: that is ten times as fast."""
+    """Compare bytes, in words of eight, which is ten times as fast."""
     words = len(one) // 8
     return bytes(one[words * 8 :]) == bytes(other[words * 8 :]) and np.array_equal(
         np.frombuffer(one, np.uint64, words), np.frombuffer(other, np.uint64, words)

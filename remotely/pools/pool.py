@@ -1,19 +1,18 @@
 """The pool: actors of one class that share out the items of an iterable.
 
 Unlike a group, whose members all get the same call, each member of a pool gets its next item when
-it has answered, so a slow one holds nobody up.  Tiny items are sent ahead and travel together
-(scheduler.py).  An iterator of results holds a limited number of items, so that the iterable may be
+it has replied, so a slow member does not hold up the others.  Tiny items are sent ahead
+(scheduler.py).  An iterator of results holds a limited number of items, so the iterable may be
 endless, and the consumer slow.
 
-The iterable is read on a thread of its own, since it may wait: for a file, for a queue into which
-the consumer of these results puts what it learns from them, or for what never comes.
+The iterable is read on a thread of its own, since it may block: on a file, on a queue that the
+consumer fills from these results, or forever.
 
-    reader                  reads an item whenever fewer results than the members' appetite are
-                            still to be taken
-    consumer                takes a result, in the order of the items or as they come
-    the iterable ends       or raises: the consumer hears of it behind the results of all items
-    the consumer goes       calls that have not begun are cancelled, and the reader ends at its next
-                            item, since nobody can interrupt it in the iterable
+    the reader              reads an item while fewer than `read_ahead` results wait to be consumed
+    the consumer            takes results in the order of the items, or as they complete
+    the iterable ends       or raises: the consumer sees this after the results of all items
+    the consumer stops      calls that have not begun are cancelled, and the reader ends at its next
+                            item, since it cannot be interrupted within the iterable
 """
 
 import contextvars
@@ -47,7 +46,7 @@ P = ParamSpec("P")
 
 
 class Progress(Protocol):
-    """Wraps an iterable and shows how far it is: `tqdm.tqdm`, `rich.progress.track`."""
+    """Wraps an iterable and shows its progress: `tqdm.tqdm`, `rich.progress.track`."""
 
     def __call__(self, iterable: Iterable[Any], /, *, total: int | None) -> Iterable[Any]: ...
 
@@ -55,11 +54,11 @@ class Progress(Protocol):
 class Pool(Generic[A]):
     """`count` actors of one class: `Pool(Actor, 8, *args)`, or of `options(Actor, cpus=2)`.
 
-    A member that died is replaced, made from the same arguments, `max_restarts` times in ten
-    minutes for each member.  What it was doing gets ActorDied or WorkerLost, unless its method is
-    marked `@remotely.idempotent`: then another member does it.
+    A member that died is replaced by one created from the same arguments, `max_restarts` times in
+    ten minutes for each member.  Its calls raise ActorDied or WorkerLost, unless the method is
+    marked `@remotely.idempotent`: then another member runs them.
 
-    Raises ValueError for a pool of none, NoResources if there is no room for all.
+    Raises ValueError if `count` is 0, NoResources if there is no room for all members.
     """
 
     def __init__(
@@ -71,19 +70,19 @@ class Pool(Generic[A]):
         limit = placeable.options.max_restarts
         options = msgspec.structs.replace(placeable.options, max_restarts=0, wait=True)
         engine = connection.current()
-        self._is_immediate = not engine.cluster  # each call is over when it has been submitted
+        self._is_immediate = not engine.cluster  # calls run within `submit`
         members = make_on(engine, self._class, args, kwargs, options, count)
-        if limit:  # each arrives as it is now
+        if limit:  # so that replacements get the arguments as they are now
             args = engine.put(args)
             kwargs = {name: engine.put(value) for name, value in kwargs.items()}  # type: ignore[assignment]
         place = functools.partial(make_on, engine, self._class, args, kwargs, options)
-        staffing = _SoMany(engine, count, limit * count, place)
+        staffing = _FixedSize(engine, count, limit * count, place)
         self._scheduler = Scheduler(staffing, options.concurrency)
         self._scheduler.add(members)
 
     @property
     def actors(self) -> Group[A]:
-        """The members that live now, as a group; a replacement knows nothing of earlier calls."""
+        """The live members, as a group; a replacement has no state from earlier calls."""
         return Group(self._scheduler.handles)
 
     def submit(
@@ -93,7 +92,7 @@ class Pool(Generic[A]):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Future[R]:
-        """Have the next idle member run a method: `pool.submit(Actor.play, 3)`."""
+        """Run a method on the next idle member: `pool.submit(Actor.play, 3)`."""
         return self._scheduler.submit(self._name_of(method), args, kwargs, retries_of(method))
 
     def map(
@@ -106,8 +105,8 @@ class Pool(Generic[A]):
     ) -> list[R]:
         """Return the result of a method for each item, in order: `pool.map(Actor.play, items)`.
 
-        return_exceptions  put the error of an item into its place; else the first is raised
-        progress           shows how far it is: `tqdm.tqdm`, `rich.progress.track`
+        return_exceptions  return an item's error in place of its result; else the first is raised
+        progress           shows the progress: `tqdm.tqdm`, `rich.progress.track`
         """
         return list(
             self.imap(method, items, return_exceptions=return_exceptions, progress=progress)
@@ -121,9 +120,9 @@ class Pool(Generic[A]):
         return_exceptions: bool = False,
         progress: Progress | None = None,
     ) -> list[R]:
-        """As `map`, with the arguments of each call as one item: `[(1, 2), (3, 4)]`."""
+        """Like `map`, with the arguments of each call as one item: `[(1, 2), (3, 4)]`."""
         results = self._results(method, map(tuple, items), return_exceptions)
-        return list(_shown(results, items, progress))
+        return list(_with_progress(results, items, progress))
 
     def imap(
         self,
@@ -133,13 +132,13 @@ class Pool(Generic[A]):
         return_exceptions: bool = False,
         progress: Progress | None = None,
     ) -> Iterator[R]:
-        """As `map`, but yield each result as soon as those before it are there.
+        """Like `map`, but yield each result as soon as it and those before it are available.
 
-        It takes items from an endless iterable as fast as you take results.  The items are read on
-        a thread of their own, so the iterable may wait for what you do with results.
+        It reads an endless iterable as fast as you consume results.  The items are read on a thread
+        of their own, so the iterable may wait for what you do with results.
         """
         results = self._results(method, ((item,) for item in items), return_exceptions)
-        return iter(_shown(results, items, progress))
+        return iter(_with_progress(results, items, progress))
 
     def imap_unordered(
         self,
@@ -149,13 +148,13 @@ class Pool(Generic[A]):
         return_exceptions: bool = False,
         progress: Progress | None = None,
     ) -> Iterator[R]:
-        """As `imap`, but yield each result when it is there, whatever its place."""
+        """Like `imap`, but yield results in the order in which they complete."""
         calls = ((item,) for item in items)
         results = self._results(method, calls, return_exceptions, in_order=False)
-        return iter(_shown(results, items, progress))
+        return iter(_with_progress(results, items, progress))
 
     def close(self) -> None:
-        """End the members when all that was submitted has run.  Closing again does nothing."""
+        """End the members once all submitted calls have run.  Closing again does nothing."""
         self._scheduler.close(cancel=False, wait=True)
 
     def __len__(self) -> int:
@@ -165,7 +164,7 @@ class Pool(Generic[A]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close the pool.  After an error nobody waits for what else was submitted."""
+        """Close the pool; after an error, without waiting for pending calls."""
         if kind is None:
             self.close()
         else:
@@ -180,13 +179,13 @@ class Pool(Generic[A]):
         return f"<pool of {len(self)} {self._class.__name__}>"
 
     def _name_of(self, method: Callable[..., Any]) -> str:
-        """Return the name by which a member knows a method of its class."""
+        """Return the name of a method of the pool's class.  Raises TypeError for others."""
         name = getattr(method, "__name__", "")
         member = MISSING if name.startswith("<") else member_of(self._class, name)
         if member is MISSING or not is_method(member):
             of = self._class.__name__
             raise TypeError(
-                f"{method!r} is no method of {of}: a pool runs methods of its class, as in "
+                f"{method!r} is not a method of {of}: a pool runs methods of its class, as in "
                 f"pool.map({of}.method, items); remotely.Executor runs functions"
             )
         return name
@@ -199,14 +198,14 @@ class Pool(Generic[A]):
         in_order: bool = True,
     ) -> Iterator[R]:
         name, retries, submit = self._name_of(method), retries_of(method), self._scheduler.submit
-        calls = (submit(name, args, {}, retries) for args in items)  # without the pool itself
+        calls = (submit(name, args, {}, retries) for args in items)  # must not refer to the pool
         if self._is_immediate:
             return (outcome(call, return_exceptions) for call in calls)
         return Reading(calls, self._scheduler, in_order).results(return_exceptions, keep=self)
 
 
-class _SoMany(Staffing):
-    """A fixed number of members; so many of those that were lost are replaced in ten minutes."""
+class _FixedSize(Staffing):
+    """A fixed number of members; at most `limit` lost ones are replaced in ten minutes."""
 
     is_immediate = False
     idle_s = math.inf
@@ -219,26 +218,28 @@ class _SoMany(Staffing):
         self._limit = limit
         self._place = place
         self._losses: deque[float] = deque()
-        self._replaces = 0
+        self._replacements = 0
 
     def wants(self, jobs: int, members: int) -> bool:
-        return members < self._count and self._replaces > 0
+        return members < self._count and self._replacements > 0
 
     def make(self, jobs: int, members: int) -> list[Any]:
-        count = min(self._count - members, self._replaces)
-        self._replaces -= count
+        count = min(self._count - members, self._replacements)
+        self._replacements -= count
         return self._place(count)
 
-    def hear_of_loss(self) -> None:
+    def member_lost(self) -> None:
         now = time.monotonic()
         while self._losses and self._losses[0] < now - RESTARTS_WITHIN_S:
             self._losses.popleft()
         if len(self._losses) < self._limit:
             self._losses.append(now)
-            self._replaces += 1
+            self._replacements += 1
 
 
-def _shown(results: Iterator[R], items: Iterable[Any], progress: Progress | None) -> Iterable[R]:
+def _with_progress(
+    results: Iterator[R], items: Iterable[Any], progress: Progress | None
+) -> Iterable[R]:
     if progress is None:
         return results
     total = len(items) if isinstance(items, Sized) else None
@@ -246,21 +247,21 @@ def _shown(results: Iterator[R], items: Iterable[Any], progress: Progress | None
 
 
 class Reading:
-    """The reading of an iterable.  Each step of `calls` submits one to the scheduler."""
+    """The reader of an iterable.  Each step of `calls` submits one call to the scheduler."""
 
     def __init__(self, calls: Iterator[Future[Any]], scheduler: Scheduler, in_order: bool) -> None:
         self._calls = calls
         self._scheduler = scheduler
         self._in_order = in_order
-        # Its lock is one that a thread may take twice: `_stop` runs wherever garbage is collected.
+        # With a reentrant lock, since garbage collection may run `_stop` on any thread.
         self._changed = Condition()
-        self._pending: set[Future[Any]] = set()  # read, and not taken
+        self._pending: set[Future[Any]] = set()  # submitted, not consumed
         self._is_stopped = False
-        self._error: BaseException | None = None  # of the iterable
-        # What to take next, done or not; None when there is no more to come.
+        self._error: BaseException | None = None  # raised by the iterable
+        # The calls in the order in which to consume them, done or not; None after the last.
         self._to_take: queue.SimpleQueue[Future[Any] | None] = queue.SimpleQueue()
         self._next: Future[Any] | None = None
-        self._has_ended = False  # no more is to come
+        self._has_ended = False  # whether None was taken
         self._thread = threading.Thread(
             target=contextvars.copy_context().run,
             args=(self._read,),
@@ -270,9 +271,9 @@ class Reading:
         self._thread.start()
 
     def results(self, return_exceptions: bool, keep: object) -> Iterator[Any]:
-        """Return an iterator that stops the reading when it is gone; it holds `keep`."""
+        """Return an iterator that stops the reader when it is dropped; it keeps `keep` alive."""
         results = self._results(return_exceptions, keep)
-        next(results)  # else nothing of it would run if nobody ever asks for a result
+        next(results)  # enters the `try`, so that its `finally` runs even if no result is taken
         return results
 
     def _results(self, return_exceptions: bool, keep: object) -> Iterator[Any]:
@@ -290,7 +291,7 @@ class Reading:
             self._stop()
 
     def _has_next(self) -> bool:
-        """Return when it is known whether there is another call, and which."""
+        """Wait for the next call to consume; return false if there is none."""
         while self._pending or not self._has_ended:
             self._next = self._to_take.get()
             if self._next is not None:
@@ -306,7 +307,7 @@ class Reading:
             with self._changed:
                 self._pending.discard(self._next)
                 self._changed.notify()
-            self._next = None  # its error holds this frame
+            self._next = None  # its error refers to this frame
 
     def _stop(self) -> None:
         with self._changed:
@@ -325,13 +326,13 @@ class Reading:
                 self._add(call)
         except BaseException as error:
             self._error = error
-        del self._calls  # and with it the iterable
+        del self._calls  # releases the iterable
         self._to_take.put(None)
 
     def _await_room(self) -> bool:
-        """Return when another item may be read; false if none is to be."""
+        """Wait until another item may be read; return false if the reader is stopped."""
         while True:
-            room = self._scheduler.appetite
+            room = self._scheduler.read_ahead
             with self._changed:
                 if self._is_stopped or len(self._pending) < room:
                     return not self._is_stopped
@@ -349,7 +350,7 @@ class Reading:
 
 
 def outcome(call: Future[Any], return_exceptions: bool) -> Any:
-    """Return the result of a call, or its error; without `return_exceptions` raise that."""
+    """Return the result of a call; return or raise its error."""
     try:
         error = call.exception() if return_exceptions else None
         return call.result() if error is None else error

@@ -1,1 +1,1 @@
-"""The process of a machine that takes large values from other machines, and lends them there."""
+"""The store: one process per machine that receives large values and lends them to its actors."""

@@ -1,8 +1,8 @@
-"""The side of a store that moves bytes: a thread for each connection, relay and fetch.
+"""The byte transfers of a store: one thread for each connection, relay and fetch.
 
-A value that is to go on to further machines is passed on as it arrives, in pieces, by a thread of
-its own.  So a slow or dead machine after this one does not hold up this one.  What several actors
-need of another machine is fetched once.
+If a value is also for further machines, a separate thread passes it on in pieces as it arrives.  So
+a slow or dead machine after this one does not hold up this one.  A value that several actors need
+from another machine is fetched once.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ from remotely.transport.listening import nearest
 
 log = logging.getLogger("remotely.store")
 
-MOST_STRANGERS = 256  # of these, that have yet to name a value: one more, and the oldest is cut
-PASSING = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-AGAIN_S = 0.1
+MOST_STRANGERS = 256  # connections that have not named a value yet; beyond, the oldest is cut
+TRANSIENT = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+RETRY_S = 0.1
 GONE = "it was released, or its store has ended since"
 
 _read_onward = msgspec.msgpack.Decoder(list[BulkAddress]).decode
@@ -47,10 +47,10 @@ _write_onward = msgspec.msgpack.Encoder().encode
 
 
 class BulkServer:
-    """Takes and gives values over TLS.
+    """Receives and sends values over TLS.
 
-    `tell_owner` tells the owner of a value that it arrived, broke off, or could not be passed on to
-    a machine.  It is called on threads of this class.
+    `tell_owner` tells the owner of a value that it arrived, that the transfer failed, or that it
+    could not be passed on to a machine.  It is called on threads of this class.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class BulkServer:
         self._certificate = certificate
         self._shelf = shelf
         self._tell_owner = tell_owner
-        self._strangers: dict[Connection, None] = {}  # the first to come first
-        self._lock = threading.Lock()  # of these: one that is cut is not closed meanwhile
+        self._strangers: dict[Connection, None] = {}  # oldest first
+        self._lock = threading.Lock()  # so that a stranger is not closed while it is cut
 
     def start(self) -> None:
         _start(self._accept)
@@ -75,9 +75,9 @@ class BulkServer:
             try:
                 raw, _ = self._listener.accept()
             except OSError as error:
-                if error.errno not in PASSING:  # the listener is closed
+                if error.errno not in TRANSIENT:  # the listener is closed
                     return
-                time.sleep(AGAIN_S)
+                time.sleep(RETRY_S)
                 continue
             self._admit(raw)
 
@@ -95,7 +95,7 @@ class BulkServer:
                 oldest.cut()
         try:
             _start(self._serve, connection)
-        except RuntimeError:  # this machine has no thread for it
+        except RuntimeError:  # no further thread can be started
             self._end(connection)
 
     def _serve(self, connection: Connection) -> None:
@@ -105,26 +105,25 @@ class BulkServer:
             while request := connection.wait_for_request(
                 IDLE_S if is_known else STALL_S, self._shelf.__contains__
             ):
-                if request.value in self._shelf:  # no stranger knows its name
+                if request.value in self._shelf:  # strangers do not know its name
                     is_known = True
-                    self._know(connection)
+                    self._remove_stranger(connection)
                 self._answer(connection, request)
                 if not is_known:
                     break
-        except (OSError, ssl.SSLError):  # strangers, and peers that are gone
+        except (OSError, ssl.SSLError):  # a stranger, or a peer that is gone
             pass
         except Exception:
             log.exception("a connection was cut")
         finally:
             self._end(connection)
 
-    def _know(self, connection: Connection) -> None:
-        """It is a stranger's no more."""
+    def _remove_stranger(self, connection: Connection) -> None:
         with self._lock:
             self._strangers.pop(connection, None)
 
     def _end(self, connection: Connection) -> None:
-        self._know(connection)
+        self._remove_stranger(connection)
         connection.close()
 
     def _answer(self, connection: Connection, request: Request) -> None:
@@ -138,20 +137,21 @@ class BulkServer:
     def _take_in(self, connection: Connection, request: Request) -> None:
         with self._shelf.using(request.value, is_here=False) as value:
             if value is None:
-                raise ConnectionAbortedError("a value that nobody expects")
+                raise ConnectionAbortedError("the value is not expected here")
             stripe = _stripe(value, request)
             progress = Progress()
-            # 1. Another thread passes on what has arrived.  It never holds up this one.
+            # 1. Another thread passes on the stripe as it arrives, and never holds up this one.
             if request.onward:
                 _start(self._pass_on, request, progress)
-            # 2. The stripe arrives, chunk by chunk.  If it breaks off, the thread ends too, and its
-            #    machine sees the same; the owner is told, and may bring it again.
+            # 2. The stripe arrives, chunk by chunk.  If the transfer fails, the thread that passes
+            #    it on ends too, and the next machine sees the same failure.  The owner is told, and
+            #    may send the value again.
             try:
                 while progress.received < request.nbytes:
                     if faults.ON:
                         faults.at("store.receive")
                     if value.is_dropped:
-                        raise ConnectionAbortedError("a value that nobody expects any more")
+                        raise ConnectionAbortedError("the value is not expected here any more")
                     end = progress.received + CHUNK_BYTES
                     connection.receive_into(stripe[progress.received : end])
                     value.moved_at = time.monotonic()
@@ -161,7 +161,7 @@ class BulkServer:
                 why = str(error) or type(error).__name__
                 self._tell_owner(value, control.Broken(value=value.name, why=why))
                 raise
-            # 3. The last of its stripes makes the value one that can be lent.
+            # 3. With its last stripe, the value can be lent.
             if self._shelf.arrive(value, request.start, request.nbytes):
                 self._tell_owner(value, control.Stored(value=value.name))
         connection.send(bulk.DONE)
@@ -179,15 +179,15 @@ class BulkServer:
                 why = str(error) or type(error).__name__
                 self._tell_owner(value, control.Unrelayed(value=value.name, bulk=to, why=why))
                 return
-            with connection, contextlib.suppress(OSError):  # the next one says what it lacks
+            with connection, contextlib.suppress(OSError):  # the next store reports what it lacks
                 header = _write_onward(rest) if rest else b""
                 connection.request(bulk.PUSH, request.value, request.start, request.nbytes, header)
                 at = 0
                 while at < request.nbytes:
-                    if (there := progress.wait_beyond(at)) == at:
-                        return  # it broke here, and the next machine is to see that too
-                    connection.send(stripe[at:there])
-                    at = there
+                    if (end := progress.wait_beyond(at)) == at:
+                        return  # the transfer failed here: close, so that the next machine sees it
+                    connection.send(stripe[at:end])
+                    at = end
                 connection.expect_done()
 
     def _give_out(self, connection: Connection, request: Request) -> None:
@@ -212,20 +212,20 @@ class Progress:
             self._changed.notify()
 
     def end(self) -> None:
-        """No more will come."""
+        """Signal that no more will arrive."""
         with self._changed:
             self._is_over = True
             self._changed.notify()
 
     def wait_beyond(self, at: int) -> int:
-        """Wait until more than `at` bytes are there; return how many, or `at` if none will come."""
+        """Wait until more than `at` bytes have arrived; return how many, or `at` if none will."""
         with self._changed:
             self._changed.wait_for(lambda: self.received > at or self._is_over)
             return self.received
 
 
 class Fetching:
-    """What a store fetches from others for its actors: once, however many ask.
+    """Fetches of values from other stores: one at a time for each value, however many actors ask.
 
     Any thread may use it.  `own` is the address of this store.
     """
@@ -234,10 +234,10 @@ class Fetching:
         self._shelf = shelf
         self.own = own
         self._lock = threading.Lock()
-        self._running: dict[bytes, Future[Gone | None]] = {}  # by name: why not
+        self._running: dict[bytes, Future[Gone | None]] = {}  # by the name of the value
 
     def fetch(self, name: bytes, nbytes: int, address: BulkAddress) -> Gone | None:
-        """Have a value here; return why that cannot be."""
+        """Fetch a value unless it is here; return why that fails, or None."""
         with self._lock:
             with self._shelf.using(name) as value:
                 if value is not None:

@@ -1,14 +1,14 @@
-"""The values that a store has or expects, their owners, and the end of their memory.
+"""The values that a store has or expects: their owners, and when their memory is freed.
 
 A value that its owner has announced is expected until all of its stripes (bulk.py) have arrived.
-What an actor offers is here from the beginning.  A value ends when its owner releases it or is
-gone.  But what an actor has offered outlives it for the client that has claimed it: that knows of
-it by a reply.  A result that is not claimed in time is dropped, since the reply may never have
-arrived, and so is a value that the store has fetched, if no actor has asked for it in a while.  The
-memory of a value is free when nobody reads or writes it any more: see `using`.
+A value that an actor offers is here from the beginning.  A value is dropped when its owner releases
+it or is gone.  An offered value outlives its actor if a client, which knows it from a reply, has
+claimed it.  A result that is not claimed in time is dropped, since the reply may not have arrived.
+So is a fetched value that no actor has asked for in a while.  The memory of a dropped value is
+freed when no thread reads or writes it any more: see `using`.
 
-The bookkeeping is pure but for its lock: the room of a value, and the clock, are the caller's.  Any
-thread may use it.
+The bookkeeping is pure except for its lock: the caller passes the room of a value, and the time.
+Any thread may use it.
 """
 
 import threading
@@ -21,13 +21,13 @@ from remotely.values import arena
 from remotely.values.arena import Arena, Borrower, Loan, StoredValue
 from remotely.values.borrowing import Lender
 
-CLAIM_S = 60.0  # how long a result waits for a client that is stopped, or has lost its connection
-KEPT_S = 5.0  # what was fetched, after it was last asked for: others of a group are about to ask
-FETCHED = "fetched"  # the owner of what this store has fetched
+CLAIM_S = 60.0  # how long a result waits for a client that is suspended or disconnected
+KEPT_S = 5.0  # how long a fetched value is kept for later requests of the same group
+FETCHED = "fetched"  # the owner of values that this store has fetched
 
 
 class Room(Protocol):
-    """Where a value lies."""
+    """The memory of a value."""
 
     memory: memoryview
 
@@ -35,19 +35,19 @@ class Room(Protocol):
         """Lend it to an actor; return None if there is no room for that."""
 
     def release(self) -> None:
-        """It is needed no more."""
+        """Free the memory."""
 
 
 @dataclass(slots=True, eq=False)
 class Value:
     """One value.
 
-    owner      the connection of a client, or an actor, that may release it; None: that has ended;
-               FETCHED: the store itself
+    owner      the client's connection, or the actor, that may release it; None if that has ended;
+               FETCHED for the store itself
     claimant   the connection of the client that has claimed it
-    arrived    the stripes that have: their starts and lengths
-    moved_at   when the last byte of it came, or it was announced; or when its actor ended, or the
-               connection of its claimant; or when what was fetched was last asked for
+    arrived    the starts and lengths of the stripes that have arrived
+    moved_at   the time of the last event: it was announced, bytes arrived, its actor ended, the
+               connection of its claimant ended, or, if it was fetched, an actor asked for it
     """
 
     name: bytes
@@ -72,7 +72,7 @@ class Shelf:
     def add(
         self, name: bytes, room: Room, owner: Hashable, is_here: bool, now: float = 0.0
     ) -> bool:
-        """Add a value; false, and its room is released, if there is one of that name."""
+        """Add a value; if there is one of that name, release its room and return false."""
         value = Value(name, room, owner, is_here, now)
         with self._lock:
             if name not in self._values:
@@ -83,7 +83,10 @@ class Shelf:
 
     @contextmanager
     def using(self, name: bytes, is_here: bool | None = True) -> Iterator[Value | None]:
-        """Keep a value's memory meanwhile; None if there is none: here, or expected, or either."""
+        """Keep a value's memory within the block.
+
+        Yields None if there is no such value: one that is here, expected, or (None) either.
+        """
         with self._lock:
             value = self._values.get(name)
             if value is not None and is_here not in (None, value.is_here):
@@ -99,7 +102,7 @@ class Shelf:
                     self._free(value)
 
     def arrive(self, value: Value, start: int, nbytes: int) -> bool:
-        """A stripe of a value is there; true if with it all of the value is, for the first time."""
+        """Record a stripe that has arrived; return true if it completes the value."""
         with self._lock:
             value.arrived.add((start, nbytes))
             if value.is_here or sum(n for _, n in value.arrived) < value.room.memory.nbytes:
@@ -108,14 +111,14 @@ class Shelf:
             return True
 
     def drop(self, name: bytes) -> None:
-        """It is needed no more."""
+        """Forget a value, and free its memory when it is not in use."""
         with self._lock:
             if (value := self._values.pop(name, None)) is not None:
                 value.is_dropped = True
                 self._free(value)
 
     def drop_of(self, client: Hashable, now: float) -> None:
-        """The connection of a client is gone; on another, it may claim again what it had."""
+        """Drop what a disconnected client owned; after reconnecting, it may claim results again."""
         for value in self._all():
             if value.owner == client:
                 self.drop(value.name)
@@ -123,21 +126,21 @@ class Shelf:
                 value.claimant, value.moved_at = None, now
 
     def claim(self, name: bytes, client: Hashable) -> None:
-        """A client knows of a result, and will release it."""
+        """Record that a client knows of a result, and will release it."""
         if (value := self._values.get(name)) is not None:
             value.claimant = client
 
     def leave(self, actor: Hashable, now: float) -> None:
-        """An actor has ended: what it had offered stays if a client has claimed it."""
+        """Record the end of an actor: what it offered stays if a client has claimed it."""
         for value in self._all():
             if value.owner == actor:
                 value.owner, value.moved_at = None, now
 
     def tidy(self, now: float) -> None:
-        """Drop results left unclaimed by an ended actor, and fetched values that none needs."""
+        """Drop unclaimed results of ended actors, and fetched values that are no longer needed."""
         for value in self._all():
-            is_nobodys = value.owner is None and value.claimant is None
-            if (is_nobodys and value.moved_at < now - CLAIM_S) or (
+            is_unowned = value.owner is None and value.claimant is None
+            if (is_unowned and value.moved_at < now - CLAIM_S) or (
                 value.owner is FETCHED and value.moved_at < now - KEPT_S
             ):
                 self.drop(value.name)
@@ -147,7 +150,7 @@ class Shelf:
         return {peer for value in self._all() for peer in (value.owner, value.claimant)} - {None}
 
     def stalled(self, before: float) -> list[Value]:
-        """Return what is expected, and of which nothing has come since then."""
+        """Return the expected values of which nothing has arrived since `before`."""
         return [value for value in self._all() if not value.is_here and value.moved_at < before]
 
     def _all(self) -> list[Value]:
@@ -159,7 +162,7 @@ class Shelf:
             value.room.release()
 
 
-# --- where values lie -----------------------------------------------------------------------------
+# --- rooms ----------------------------------------------------------------------------------------
 
 
 class ArenaRoom:
@@ -174,17 +177,17 @@ class ArenaRoom:
         return self._arena.lend(self._placed, borrower, private=True)
 
     def release(self) -> None:
-        self._arena.let_go(self._placed)
+        self._arena.release(self._placed)
 
 
 class OfferedRoom:
-    """What an actor has lent to this process; it outlives the actor."""
+    """Memory that an actor has lent to this process; it outlives the actor."""
 
     def __init__(self, lender: Lender, loan: Loan) -> None:
         _, (self.memory,) = lender.open(loan)
 
     def lend(self, borrower: Borrower) -> Loan | None:
-        """Lend a copy: only the actor itself could lend the original once more."""
+        """Lend a copy: only the actor itself could lend the original again."""
         if (room := reserve(self.memory.nbytes)) is None:
             return None
         room.memory[:] = self.memory

@@ -1,19 +1,19 @@
-"""The store of a machine: takes large values from other machines, and lends them to its actors.
+"""The store of a machine: receives large values from other machines, and lends them to its actors.
 
 A value that is sent to eight actors of a machine, or put, crosses to it once.  A large result for a
-caller on another machine stays here until that fetches it, or has it fetched from here by another
-machine.  Unlike an actor, the store is never busy with users' code, and it never unpickles: a value
-is a piece of memory with a name.
+caller on another machine stays here until the caller fetches it, or has another machine fetch it.
+Unlike an actor, the store never runs users' code, and it never unpickles: a value is a block of
+memory with a name.
 
-    clients   over CURVE (control/store.py): announce values and release them.  Those that may call
-              the actors here may do so
-    bytes     over TLS (bulk_server.py): its certificate is told to clients over CURVE, and a peer
-              that names a value, which is a secret, may bring or fetch it
-    actors    over a socket that the worker hands to both: borrow values, and offer results
-    worker    starts this process when somebody first connects; it ends with the worker
+    clients   over CURVE (control/store.py): announce and release values.  Clients that may call
+              the actors here are admitted
+    bytes     over TLS (bulk_server.py): clients receive its certificate over CURVE, and a peer that
+              knows the name of a value, a secret, may bring or fetch it
+    actors    over a socket that the worker passes to both: borrow values, and offer results
+    worker    starts this process at the first connection; it ends with the worker
 
-What a client announced is its own for as long as its connection is there.  What an actor offers is
-its own for as long as the actor is there, and then that of the client that has claimed it.
+A client owns what it announces for as long as it is connected.  An actor owns what it offers for as
+long as it lives; then the client that has claimed it owns it.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ from remotely.values.payload import MemoryPeer
 
 log = logging.getLogger("remotely.store")
 
-ASK_EVERY_S = 2.0  # whether the owners of values are still there
+ASK_EVERY_S = 2.0  # interval of the check that the owners of values are still connected
 NOT_HERE = "it is not on this machine any more: its sender has ended, or the connection to it broke"
 _decode_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
 _decode_loan = msgspec.msgpack.Decoder(Loan).decode
@@ -95,7 +95,7 @@ class Store:
         except OSError:
             data, descriptors = b"", []
         if not data:
-            os._exit(0)  # threads may be in the middle of anything, and nobody needs it now
+            os._exit(0)  # threads may be in the middle of anything, and their work is not needed
         match self._decode_worker(data):
             case control.Admit(client_keys=client_keys):
                 self._access.set_keys(client_keys)
@@ -137,7 +137,7 @@ class Store:
                     self._shelf.drop(name)
 
     def _tell(self, route: bytes, message: msgspec.Struct) -> bool:
-        """Return whether the client is still there."""
+        """Send a message to a client; return whether it is still connected."""
         try:
             sockets.send(self._router, (route, control.encode(message)))
             return True
@@ -145,7 +145,7 @@ class Store:
             return False
 
     def _tell_owner(self, value: Value, message: msgspec.Struct) -> None:
-        """On any thread."""
+        """Send a message to the client that owns a value.  Any thread may call this."""
         if isinstance(value.owner, tuple):
             route, _ = value.owner
             self._loop.call(lambda: self._tell(route, message) and None)
@@ -158,7 +158,7 @@ class Store:
         self._shelf.tidy(now)
 
     def _check_owners(self) -> None:
-        """The keys have changed: let go the values of clients that may not call any more."""
+        """The keys have changed: drop the values of clients that may not call any more."""
         for owner in self._clients():
             if not self._access.may_call(owner[1]):
                 self._shelf.drop_of(owner, time.monotonic())
@@ -167,7 +167,7 @@ class Store:
         return [client for client in self._shelf.clients() if isinstance(client, tuple)]
 
     def _report_stalled(self) -> None:
-        """What should have come from another machine by now, its client may have to bring."""
+        """Tell clients about stalled values, which they may have to bring themselves."""
         now = time.monotonic()
         for value in self._shelf.stalled(now - STALL_S):
             value.moved_at = now
@@ -177,8 +177,8 @@ class Store:
 class ActorLine:
     """The line to one actor of this machine; it lives as long as the actor's end of the socket.
 
-    The actor asks for one thing at a time on a line, and has several lines if several of its
-    threads ask.  What takes long, fetching from another machine, is done on a thread of its own.
+    There is one request at a time on a line; an actor opens several lines if several of its threads
+    ask.  Fetching from another machine, which takes long, runs on a thread of its own.
     """
 
     def __init__(self, line: socket.socket, loop: Loop, shelf: Shelf, fetching: Fetching) -> None:
@@ -216,7 +216,7 @@ class ActorLine:
                 threading.Thread(target=fetch, name="remotely-fetch", daemon=True).start()
 
     def _share(self, address: bytes) -> None:
-        """Open an actor's arena.  If that cannot be, the actor does without a store."""
+        """Open an actor's arena.  If that fails, the actor does not use the store."""
         ours = arena.ours()
         try:
             self._peer = MemoryPeer(_decode_arena(address))
@@ -237,7 +237,7 @@ class ActorLine:
                 self._tell(control.Gone(why="no room is left" if value else NOT_HERE))
 
     def _fetch(self, name: bytes, nbytes: int, bulk: control.BulkAddress) -> None:
-        """On a thread: have a value here, and then lend it."""
+        """On a thread of its own: fetch a value, and lend it."""
         gone = self._fetching.fetch(name, nbytes, bulk)
         if gone is not None:
             self._loop.call(partial(self._tell, gone))
@@ -250,12 +250,12 @@ class ActorLine:
 
 
 def main() -> None:
-    """Be the store of a machine, as the first message on the worker's socket says."""
+    """Run the store of a machine, as the first message on the worker's socket says."""
     line = socket.socket(fileno=int(sys.argv[1]))
     control_fd = int(sys.argv[2])
     logging.basicConfig(format=daemons.log_format("store", True), level=logging.WARNING)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with its worker, and that is told
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with its worker, which handles this
     daemons.raise_descriptor_limit()
     sys.setswitchinterval(0.0005)  # between threads that move bytes
     data = line.recv(MAX_MESSAGE)

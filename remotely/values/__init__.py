@@ -1,1 +1,1 @@
-"""Values on their way: pickles, buffers, shared memory, source code and files."""
+"""Values between processes: pickles, buffers, shared memory, source code and files."""

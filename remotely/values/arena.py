@@ -1,20 +1,20 @@
-"""Shared memory that this process lends to others of its machine, for large values.
+"""The arena: shared memory in which a process lends large values to others of its machine.
 
-The table at its start has a byte for each loan, its slot:
+The table at its start has one byte for each loan, its slot:
 
-    0        LENT      the lender has copied a value into a block, and sends a Loan in its place
-    LENT     LET_GO    the last view of the block is gone at the borrower (borrowing.py), which
-                       sends no message
-    LET_GO   0         the lender looked, since it needs room or a second is over: another loan may
-                       have the slot.  The block is free when no loan of it is left
-    LENT     0         the borrower is seen to have ended, or never got the message
+    0         LENT        the lender has copied a value into a block, and sends a Loan in its place
+    LENT      RELEASED    the borrower's last view of the block is gone (borrowing.py); it sends no
+                          message
+    RELEASED  0           the lender has noticed, as it needed room or in its check each second.
+                          The slot is free, and the block too if no other loan of it is left
+    LENT      0           the borrower has ended, or never received the message
 
-Each byte has one writer at a time: the lender until the loan is sent, then the borrower, until its
-slot says that it has released it.  A block that several borrow (a group's call, a ref) is mapped by
-each privately, copy on write.  So whatever arrives is writable and the borrower's own.
+Each byte has one writer at a time: the lender until the loan is sent, then the borrower until it
+writes RELEASED.  If several processes borrow a block (a group's call, a ref), each maps it
+privately, copy-on-write.  So every value arrives writable, and belongs to its borrower.
 
 The memory is a memory file (memory_file.py), which other processes of this machine and user can
-open.  A process that cannot open it gets everything by socket (payload.py).
+open.  A process that cannot open it gets values by socket (payload.py).
 
 Rejected: one arena per machine, owned by the worker (its bookkeeping needs a lock across processes,
 which a killed process leaves locked, and a client's values would outlive the client); POSIX shared
@@ -44,17 +44,17 @@ log = logging.getLogger("remotely")
 SUPPORTED = memory_file.SUPPORTED and hasattr(os, "pidfd_open")
 SHARE_FROM_BYTES = 1 << 14  # a smaller value is as fast through the socket
 SLOTS = 1 << 16  # loans at a time
-ALIGNMENT = 64  # of each buffer within its block, as numpy and torch like it
+ALIGNMENT = 64  # of each buffer within its block, as numpy and torch prefer
 TIDY_EVERY_S = 1.0
-IDLE_TICKS = 10  # of `tidy`, after which free memory goes back to the machine
-VARIABLE = "REMOTELY_ARENA"  # bytes, or "2GiB"; 0 sends everything by socket
+IDLE_TICKS = 10  # calls of `tidy` after which unused memory returns to the operating system
+VARIABLE = "REMOTELY_ARENA"  # bytes, or "2GiB"; 0 sends all values by socket
 
-LENT, LET_GO = 1, 2  # see above
-_LET_GO = bytes([LET_GO])
+LENT, RELEASED = 1, 2  # see above
+_RELEASED = bytes([RELEASED])
 
 
 class ArenaAddress(msgspec.Struct, frozen=True, array_like=True):
-    """Where an arena can be opened, by processes of the same machine."""
+    """The address at which processes of the same machine open an arena."""
 
     lender: int
     pid: int
@@ -63,7 +63,7 @@ class ArenaAddress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Loan(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """What travels in place of a large value.
+    """Sent in place of a large value.
 
     blocks       slot in the table, offset, length, and whether to map it privately
     pieces       index of the block, start within it, length
@@ -83,7 +83,7 @@ class Borrower(Protocol):
 
 
 class Block:
-    """A part of the arena.  `holders` counts its loans, and those that may still lend it."""
+    """A part of the arena.  `holders` counts its loans, and the stored values that include it."""
 
     __slots__ = ("holders", "nbytes", "offset")
 
@@ -94,9 +94,9 @@ class Block:
 
 
 class StoredValue(NamedTuple):
-    """A value in the arena, ready to be lent, until it is passed to `Arena.let_go`.
+    """A value in the arena, which can be lent until it is passed to `Arena.release`.
 
-    blocks   its own, if it `has_own`, and those of refs among its buffers
+    blocks   its own block first, if it `has_own`, then the blocks of refs among its buffers
     """
 
     blocks: list[Block]
@@ -118,9 +118,9 @@ class Arena:
         self._blocks = Blocks(self._nbytes - table_bytes)
         self._free_slots = list(range(SLOTS - 1, -1, -1))
         self._top = 0  # slots from here on were never used
-        self._lent: dict[int, tuple[Block, Borrower]] = {}
+        self._lent: dict[int, tuple[Block, Borrower]] = {}  # by slot
         self._pinned: dict[int, tuple[Block, int]] = {}  # pieces of refs, by the id of their owner
-        self._dropped: deque[StoredValue] = deque()
+        self._released: deque[StoredValue] = deque()
         self._lock = RLock()
         self._warned = False
         self._idle_ticks = 0
@@ -129,7 +129,7 @@ class Arena:
     def place(self, encoded: Encoded) -> StoredValue | None:
         """Copy a value into the arena; return None if there is no room.
 
-        What is there already, as part of a ref, is not copied again.
+        Buffers that are already there, as part of a ref, are not copied again.
         """
         sizes = list(map(len, encoded.pieces))
         has_payload = sum(sizes) >= SHARE_FROM_BYTES
@@ -185,7 +185,7 @@ class Arena:
         return Loan(self.address.lender, lent, placed.pieces, placed.has_payload)
 
     def reserve(self, nbytes: int) -> StoredValue | None:
-        """Return room for a value in one piece, to be written; None if there is none.
+        """Return an unwritten block for a value; None if there is no room.
 
         It can be lent like any stored value, as one buffer.
         """
@@ -195,16 +195,16 @@ class Arena:
         return StoredValue([block], True, [(0, 0, nbytes)], False) if block else None
 
     def memory_of(self, placed: StoredValue) -> memoryview:
-        """Return the memory of a reserved value, for as long as the value is not let go."""
+        """Return the memory of a reserved value, which is valid until the value is released."""
         (block,) = placed.blocks
         begin = self._start + block.offset
         return self._memory[begin : begin + block.nbytes]
 
     def keep(self, placed: StoredValue) -> memoryview:
-        """Return the memory of a reserved value, which is let go with the last view of it."""
+        """Return the memory of a reserved value, and release the value with its last view."""
         (block,) = placed.blocks
         owner = self._part(block, 0, block.nbytes)
-        weakref.finalize(owner, self.let_go, placed).atexit = False
+        weakref.finalize(owner, self.release, placed).atexit = False
         return memoryview(owner).cast("B")
 
     def is_lent(self, placed: StoredValue, loan: Loan) -> bool:
@@ -215,25 +215,25 @@ class Arena:
             return lent is not None and lent[0] in placed.blocks and self._map[slot] == LENT
 
     def take_back(self, loan: Loan) -> None:
-        """Undo a loan that never reached its borrower."""
+        """Undo a loan that did not reach its borrower."""
         with self._lock:
             for slot, offset, *_ in loan.blocks:
                 lent = self._lent.get(slot)  # another loan may have the slot by now
                 if lent is not None and self._start + lent[0].offset == offset:
                     self._end_loan(slot)
 
-    def let_go(self, placed: StoredValue) -> None:
-        """The value will not be lent any more.
+    def release(self, placed: StoredValue) -> None:
+        """Release a value, which is not lent again.
 
-        It takes no lock, because the garbage collector may call it, at any point.
+        Takes no lock, because the garbage collector may call it at any point.
         """
-        self._dropped.append(placed)
+        self._released.append(placed)
 
     def pin(self, placed: StoredValue) -> list[memoryview]:
         """Return the pieces of a stored value as buffers that `place` recognizes.
 
         The value is released when the last of them is gone.  A buffer that is being sent, or that a
-        repeatable call holds, outlives the ref.
+        call holds for a retry, outlives the ref.
         """
         views = []
         for which, start, nbytes in placed.pieces:
@@ -247,50 +247,50 @@ class Arena:
             del self._pinned[key]
             left.remove(key)
             if not left:
-                self.let_go(placed)
+                self.release(placed)
 
         for view in views:
             weakref.finalize(view.obj, unpin, id(view.obj)).atexit = False
         return views
 
     def tidy(self) -> None:
-        """Called each second: take back what dead borrowers held, and trim when idle."""
+        """Called each second: end the loans of dead borrowers, and trim when idle."""
         with self._lock:
             self._reclaim()
             if self._lent:
-                self._end_loans_of_the_dead()
+                self._end_loans_of_dead_borrowers()
             self._idle_ticks += 1
             trim = self._idle_ticks == IDLE_TICKS
         if trim:
             self.trim()
 
     def trim(self) -> None:
-        """Return memory that is not lent to the operating system."""
+        """Return unused memory to the operating system."""
         with self._lock:
             self._reclaim()
-            self._end_loans_of_the_dead()
+            self._end_loans_of_dead_borrowers()
             for start, end in self._blocks.gaps():
                 self._map.madvise(mmap.MADV_REMOVE, self._start + start, end - start)
 
     @property
     def lent_bytes(self) -> int:
-        """How much of the arena is in use, after taking back what was released."""
+        """How much of the arena is in use, after reclaiming what was released."""
         with self._lock:
             self._reclaim()
             return self._blocks.taken_bytes
 
     def _part(self, block: Block, start: int, nbytes: int) -> Any:
-        """Return an object that is part of a block, and can be referred to weakly."""
+        """Return a weakly referenceable object over part of a block."""
         begin = self._start + block.offset + start
         return (ctypes.c_ubyte * nbytes).from_buffer(self._map, begin)
 
     def _take(self, nbytes: int) -> Block | None:
-        """Return a new block; None if there is no room, which is said once."""
+        """Return a new block; None if there is no room, which is logged once."""
         self._reclaim()
-        offset = self._blocks.take(nbytes)
+        offset = self._blocks.allocate(nbytes)
         if offset is None:
-            self._end_loans_of_the_dead()
-            offset = self._blocks.take(nbytes)
+            self._end_loans_of_dead_borrowers()
+            offset = self._blocks.allocate(nbytes)
         if offset is None:
             self._warn()
             return None
@@ -309,13 +309,13 @@ class Arena:
             at += aligned(buffer.nbytes)
 
     def _reclaim(self) -> None:
-        """Take back what borrowers have released, and what will not be lent any more."""
-        while self._dropped:
-            placed = self._dropped.popleft()
+        """Reclaim the loans that borrowers have released, and released values."""
+        while self._released:
+            placed = self._released.popleft()
             for block in placed.blocks:
                 self._drop(block)
         slot = -1
-        while (slot := self._map.find(_LET_GO, slot + 1, self._top)) >= 0:
+        while (slot := self._map.find(_RELEASED, slot + 1, self._top)) >= 0:
             self._end_loan(slot)
 
     def _end_loan(self, slot: int) -> None:
@@ -324,7 +324,7 @@ class Arena:
             self._free_slots.append(slot)
             self._drop(lent[0])
 
-    def _end_loans_of_the_dead(self) -> None:
+    def _end_loans_of_dead_borrowers(self) -> None:
         borrowers = {id(borrower): borrower for _, borrower in self._lent.values()}
         dead = {key for key, borrower in borrowers.items() if not borrower.alive()}
         for slot in [slot for slot, (_, borrower) in self._lent.items() if id(borrower) in dead]:
@@ -333,15 +333,15 @@ class Arena:
     def _drop(self, block: Block) -> None:
         block.holders -= 1
         if block.holders == 0:
-            self._blocks.give(block.offset)
+            self._blocks.free(block.offset)
 
     def _warn(self) -> None:
         if not self._warned:
             self._warned = True
             log.warning(
-                "the memory for large values is full (%s, lent to processes that keep what "
-                "they got): values travel by socket now, which is slower. Copy what you keep for "
-                "long (array.copy()), or allow more: %s=%dGiB",
+                "the memory for large values is full (%s, lent to processes that keep the arrays "
+                "they received): values travel by socket now, which is slower. Copy arrays that "
+                "you keep (array.copy()), or allow more memory: %s=%dGiB",
                 format_bytes(self._nbytes),
                 VARIABLE,
                 max(1, self._nbytes >> 29),
@@ -349,24 +349,24 @@ class Arena:
 
 
 _ours: Arena | None = None
-_making = RLock()
+_creating = RLock()
 
 
 def ours() -> Arena | None:
-    """Return the arena of this process; None where large values go by socket."""
+    """Return the arena of this process; None if large values go by socket."""
     global _ours
     if _ours is None and SUPPORTED:
-        with _making:
+        with _creating:
             try:
                 nbytes = size_wanted()
             except ValueError as error:
                 nbytes = this_machine.memory() // 2
                 if _ours is None:
-                    log.warning("%s; half of this machine's memory is used", error)
+                    log.warning("%s. Using half of this machine's memory", error)
             if nbytes and _ours is None:
                 try:
                     _ours = Arena(nbytes)
-                except OSError as error:  # no descriptors left, or a kernel that does not allow it
+                except OSError as error:  # no descriptors left, or the kernel does not allow it
                     log.warning("no memory for large values (%s): they travel by socket", error)
     return _ours
 
@@ -378,37 +378,37 @@ def size_wanted() -> int:
         return parse_memory(text or this_machine.memory() // 2)
     except ValueError:
         raise ValueError(
-            f'{VARIABLE}={text!r} is no amount of memory: write bytes, or "512MB" or "2GiB", or 0 '
-            "for none"
+            f"{VARIABLE}={text!r} is not an amount of memory: write a number of bytes, "
+            '"512MB", "2GiB", or 0 for none'
         ) from None
 
 
 def file_name(pid: int) -> str:
-    """Return the name of a process's arena in /proc, its own and that of its borrowers."""
+    """Return the name of a process's arena in its own /proc and that of its borrowers."""
     return f"remotely-{pid}"
 
 
 def tidy() -> None:
-    """Called each second by a process that may have an arena."""
+    """Tidy the arena of this process, if it has one; called each second."""
     if _ours is not None:
         _ours.tidy()
 
 
 def trim() -> None:
-    """Called by a process that will not send for a while."""
+    """Trim the arena of this process, if it has one; called when it will not send for a while."""
     if _ours is not None:
         _ours.trim()
 
 
 def _after_fork() -> None:
-    """In a child: the arena is the parent's."""
-    global _ours, _making
-    _ours, _making = None, RLock()
+    """In a child: give up the arena, which is the parent's."""
+    global _ours, _creating
+    _ours, _creating = None, RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
 def aligned(nbytes: int) -> int:
-    """Return how far from the start of a buffer the next one starts."""
+    """Round a size up to ALIGNMENT."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,23 +1,23 @@
 """A first-fit allocator: the bookkeeping of an arena, without its memory.
 
-A block is taken from the first gap that is large enough, from the bottom up.  So a program that
-sends values of the same sizes again and again uses the same few pages, which are mapped and warm.
-The first touch of a page costs ten times the copy into it.
+A block is allocated from the first gap that is large enough, from the bottom up.  So a program that
+keeps sending values of the same sizes reuses the same few pages, which are mapped and warm.  The
+first touch of a page costs ten times the copy into it.
 
-The gaps lie in rows, in order.  A row knows how large its gaps are at most, so a search passes over
-thousands of small ones, row by row.  A row that was searched in vain says less from then on.  So
-among n gaps a search costs about the square root of n.
+The gaps are in rows, in order.  Each row has an upper bound on the size of its gaps, so a search
+skips thousands of small ones, row by row.  A search that finds nothing in a row lowers its bound.
+So among n gaps a search costs about the square root of n.
 """
 
 from bisect import bisect_left
 from mmap import PAGESIZE
 
-GRANULE = PAGESIZE  # 4 KiB, on some machines 64: any block can be mapped by itself
-ROW = 256  # gaps of a row at most; an arena lends 65,536 blocks at a time
+GRANULE = PAGESIZE  # 4 KiB, on some machines 64: any block can be mapped on its own
+ROW = 256  # the most gaps in a row; an arena lends 65,536 blocks at a time
 
 
 class _Row:
-    """The starts and ends of gaps that follow each other, none of them larger than `at_most`."""
+    """The starts and ends of consecutive gaps, none of them larger than `at_most`."""
 
     __slots__ = ("at_most", "ends", "starts")
 
@@ -28,14 +28,14 @@ class _Row:
 
 
 class Blocks:
-    """The gaps of a space of `size` bytes, in order; a gap never touches the next."""
+    """The gaps of a space of `size` bytes, in order; adjacent gaps are merged."""
 
     def __init__(self, size: int) -> None:
         end = size // GRANULE * GRANULE
-        self._rows = [_Row([0], [end], end)]  # the first alone may be empty
-        self._taken: dict[int, int] = {}
+        self._rows = [_Row([0], [end], end)]  # only the first may be empty
+        self._taken: dict[int, int] = {}  # the size of each block, by offset
 
-    def take(self, nbytes: int) -> int | None:
+    def allocate(self, nbytes: int) -> int | None:
         """Return the offset of a block of at least `nbytes`, or None if no gap is large enough."""
         size = max(GRANULE, -(-nbytes // GRANULE) * GRANULE)
         for at, row in enumerate(self._rows):
@@ -52,10 +52,10 @@ class Blocks:
             row.at_most = size - GRANULE
         return None
 
-    def give(self, offset: int) -> None:
-        """Give back the block at `offset`.  Raises KeyError if none was taken there."""
+    def free(self, offset: int) -> None:
+        """Free the block at `offset`.  Raises KeyError if there is none."""
         end = offset + self._taken.pop(offset)
-        at = len(self._rows) - 1  # of the last row that begins below it
+        at = len(self._rows) - 1  # the last row that begins below it
         while at and self._rows[at].starts[0] > offset:
             at -= 1
         row = self._rows[at]
@@ -72,7 +72,7 @@ class Blocks:
             row.ends.insert(i, end)
         row.at_most = max(row.at_most, end - offset)
         if len(row.starts) > ROW:
-            self._halve(at)
+            self._split(at)
 
     def _remove(self, at: int, i: int) -> None:
         row = self._rows[at]
@@ -80,7 +80,7 @@ class Blocks:
         if at > 0 and not row.starts:
             del self._rows[at]
 
-    def _halve(self, at: int) -> None:
+    def _split(self, at: int) -> None:
         row = self._rows[at]
         half = len(row.starts) // 2
         self._rows.insert(at + 1, _Row(row.starts[half:], row.ends[half:], row.at_most))

@@ -1,20 +1,20 @@
-"""Values that other processes of this machine lend to this one: they arrive without a copy.
+"""Borrowed values: views of memory that other processes of this machine lend to this one.
 
-A block is released when the last view of it is gone, by one byte in the lender's table (arena.py).
-That may happen at any moment, on any thread, inside the garbage collector: so it takes no lock and
-sends no message.
+When the last view of a block is gone, one byte in the lender's table releases it (arena.py).  That
+may happen at any moment, on any thread, inside the garbage collector, so it takes no lock and sends
+no message.
 
-A fork copies views.  From then on the child and its parent each have their own:
+A fork copies views, so the parent and the child each have their own:
 
-    1. before it, each borrowed block is mapped copy-on-write, at the address where it is.  What
-       either process writes stays with it, as with any other memory
+    1. before the fork, each borrowed block is remapped copy-on-write, at the same address.  So each
+       process sees only its own writes, as with any other memory
     2. pages that neither has written are still the lender's, which must not change them.  So when
        the last view in the parent is gone, the block waits in `_dropped`
-    3. it is released when all children have ended that were forked while it was borrowed, with the
-       children of their own.  `tidy` looks whether they have: once all of them have lost the map
-       of a memory file, the witness, the kernel allows a seal on it
+    3. the block is released when all children that were forked while it was borrowed have ended,
+       and all of their children.  `tidy` checks this by a memory file, the witness: the kernel
+       allows a seal on it once none of them has it mapped any more
 
-A child that drops its copies releases nothing: as a rule its parent's frames live on in it.
+A child never releases a block: its parent's frames usually live on in it.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from typing import Any
 
 from remotely.machine import memory_file
 from remotely.machine.owned_fd import OwnedFd
-from remotely.values.arena import LET_GO, ArenaAddress, Loan
+from remotely.values.arena import RELEASED, ArenaAddress, Loan
 
 _MAP_NORESERVE = 0x4000  # Linux; the mmap of Python 3.11 has no name for it
 _MAP_FIXED = 0x10  # Linux
@@ -41,34 +41,35 @@ _dropped: deque["_Borrowed"] = deque()  # here, while forked children may still 
 
 
 class _Borrowed(weakref.ref[Any]):
-    """Watches the owner of a block's views; it keeps the lender's arena mapped meanwhile."""
+    """A weak reference to the owner of a block's views; it keeps the lender's arena mapped."""
 
     __slots__ = ("forks", "is_isolated", "lender", "map", "nbytes", "offset", "slot")
 
-    forks: int  # had been finished when it arrived
-    is_isolated: bool  # mapped copy-on-write, within the map that is shared
+    forks: int  # how many forks had finished when it arrived
+    is_isolated: bool  # remapped copy-on-write within the shared map
     lender: "Lender"
-    map: mmap.mmap | None  # the one of the lender's in which it lies; None: one of its own
+    map: mmap.mmap | None  # the lender's map that contains it; None if it has a map of its own
     nbytes: int
     offset: int
     slot: int
 
     def isolate(self) -> None:
-        """Keep what is written from now on from the processes that are about to be forked."""
-        owner = self()  # keeps the block meanwhile
+        """Hide later writes from a process that is about to be forked."""
+        owner = self()  # keeps the block alive meanwhile
         if owner is not None and self.map is self.lender.shared and not self.is_isolated:
             self.is_isolated = self._remap(mmap.MAP_PRIVATE)
 
     def is_read_by_forks(self) -> bool:
         return any(fork.number >= self.forks for fork in list(_forks))
 
-    def give_back(self) -> None:
-        """Let the lender have the block.  Nobody reads it any more."""
-        if not self.is_isolated or self._remap(mmap.MAP_SHARED):  # else it would read its own pages
-            self.lender.shared[self.slot] = LET_GO
+    def release(self) -> None:
+        """Return the block to the lender."""
+        # Unless it is shared again, a later loan of the block would read this process's own pages.
+        if not self.is_isolated or self._remap(mmap.MAP_SHARED):
+            self.lender.shared[self.slot] = RELEASED
 
     def _remap(self, flags: int) -> bool:
-        """Map the block again where it is; return whether that worked."""
+        """Map the block again at its address; return whether that worked."""
         address = self.lender.start + self.offset
         with contextlib.suppress(OSError):  # too many maps
             _mmap(address, self.nbytes, flags | _MAP_FIXED, self.lender.file.fd, self.offset)
@@ -83,11 +84,11 @@ class Lender:
         path = f"/proc/{address.pid}/fd/{address.fd}"
         self.file = OwnedFd(os.open(path, os.O_RDWR | os.O_CLOEXEC))
         if os.fstat(self.file.fd).st_size != address.nbytes:
-            raise OSError(f"{path} is another file by now")
+            raise OSError(f"{path} is another file now")
         self.shared = mmap.mmap(self.file.fd, address.nbytes)
         self.start = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.shared))
         self._copy_on_write: mmap.mmap | None = None
-        self._in_private: dict[int, int] = {}  # by offset: the slot whose block is read there
+        self._in_private: dict[int, int] = {}  # the slot of the block that is read there, by offset
         self.address = address
 
     def open(self, loan: Loan) -> tuple[memoryview | None, list[memoryview]]:
@@ -95,10 +96,10 @@ class Lender:
         blocks = []
         for slot, offset, nbytes, private in loan.blocks:
             map_: mmap.mmap | None = None
-            is_first = private and self._in_private.setdefault(offset, slot) == slot  # at once
+            is_first = private and self._in_private.setdefault(offset, slot) == slot  # atomic
             try:
                 owner: Any
-                if private and not is_first:  # twice at a time: each is its own
+                if private and not is_first:  # borrowed twice at a time: each has its own copy
                     owner = mmap.mmap(self.file.fd, nbytes, mmap.MAP_PRIVATE, offset=offset)
                 else:
                     map_ = self._map_privately() if private else self.shared
@@ -106,7 +107,7 @@ class Lender:
             except BaseException:
                 if is_first:
                     self._in_private.pop(offset, None)
-                self.shared[slot] = LET_GO
+                self.shared[slot] = RELEASED
                 raise
             borrowed = _Borrowed(owner, self.drop)
             borrowed.lender, borrowed.slot, borrowed.map = self, slot, map_
@@ -118,56 +119,54 @@ class Lender:
         return (pieces[0], pieces[1:]) if loan.has_payload else (None, pieces)
 
     def _map_privately(self) -> mmap.mmap:
-        """Return the arena as it is, where what is written stays here."""
+        """Return a copy-on-write map of the arena."""
         if self._copy_on_write is None:
             flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
             self._copy_on_write = mmap.mmap(self.file.fd, self.address.nbytes, flags)
         return self._copy_on_write
 
     def drop(self, borrowed: _Borrowed) -> None:
-        """The last view of a block is gone."""
-        del _outstanding[self.address.lender, borrowed.slot]  # first: given back, it is lent anew
+        """Release a block, or defer that: its last view is gone."""
+        del _outstanding[self.address.lender, borrowed.slot]  # first: once released, it is reused
         if borrowed.map is not None and borrowed.map is self._copy_on_write:
             pages = -(-borrowed.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-            borrowed.map.madvise(mmap.MADV_DONTNEED, borrowed.offset, pages)  # written here
+            borrowed.map.madvise(mmap.MADV_DONTNEED, borrowed.offset, pages)  # discard our writes
             self._in_private.pop(borrowed.offset, None)
         if _forks and borrowed.is_read_by_forks():
             _dropped.append(borrowed)  # 2
-        elif borrowed.is_isolated:
-            borrowed.give_back()
-        else:  # as it does, for the many
-            self.shared[borrowed.slot] = LET_GO
+        else:
+            borrowed.release()
 
     def decline(self, loan: Loan) -> None:
-        """Release a value that nobody here wants."""
+        """Release a value without opening it."""
         for slot, *_ in loan.blocks:
-            self.shared[slot] = LET_GO
+            self.shared[slot] = RELEASED
 
 
 def tidy() -> None:
-    """Give back what forked children no longer read; called regularly, and before each fork."""
+    """Release blocks that forked children no longer read; called regularly, and before a fork."""
     for fork in list(_forks):
         if fork.is_over():
             _forks.discard(fork)
-    with contextlib.suppress(IndexError):  # another thread does the same
+    with contextlib.suppress(IndexError):  # another thread may do the same
         for _ in range(len(_dropped)):
             borrowed = _dropped.popleft()
             if borrowed.is_read_by_forks():
                 _dropped.append(borrowed)
             else:
-                borrowed.give_back()  # 3
+                borrowed.release()  # 3
 
 
 class _Fork:
-    """A fork of this process, until its child has ended, with all of the child's own children.
+    """A fork of this process, until its child and all of the child's descendants have ended.
 
     They inherit the map of the witness, and lose it when they end or execute another program,
     whatever descriptors they close.  The kernel seals a file against writing only if no process has
     it mapped for writing (man 2 fcntl, F_SEAL_WRITE).
 
-    number     how many forks had been finished before it; not known until it is finished itself,
-               since until then other threads receive what the child may inherit
-    finished   how many have been
+    number     how many forks had finished before it; unknown until it has finished itself, since
+               until then other threads may receive blocks that the child inherits
+    finished   how many forks of this process have finished
     """
 
     finished = 0
@@ -176,14 +175,14 @@ class _Fork:
         self.number = math.inf
         self._witness: OwnedFd | None = None
         self._address: int | None = None
-        with contextlib.suppress(OSError):  # no room: what is borrowed now is kept until our end
+        with contextlib.suppress(OSError):  # no room: keep borrowed blocks until this process ends
             fd = os.memfd_create("remotely-fork", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             self._witness = OwnedFd(fd)
             os.ftruncate(fd, mmap.PAGESIZE)
             self._address = _mmap(None, mmap.PAGESIZE, mmap.MAP_SHARED, fd, 0)
 
     def finish(self) -> None:
-        """In the parent: the child has been forked."""
+        """In the parent: finish the fork."""
         self.number = _Fork.finished
         _Fork.finished += 1
         if self._address is not None:
@@ -201,7 +200,7 @@ class _Fork:
         return True
 
 
-_forks: set[_Fork] = set()  # whose children may live
+_forks: set[_Fork] = set()  # whose children may be alive
 _forking: dict[int, _Fork] = {}  # by thread
 
 
@@ -217,11 +216,11 @@ def _after_in_parent() -> None:
     fork = _forking.pop(threading.get_ident())
     fork.finish()
     if not _outstanding and not _dropped:
-        _forks.discard(fork)  # its child has nothing of ours
+        _forks.discard(fork)  # its child has inherited no block
 
 
 def _after_in_child() -> None:
-    """What was borrowed is the parent's to give back."""
+    """Forget what was borrowed: the parent releases it."""
     for inherited in (_outstanding, _dropped, _forks, _forking):
         inherited.clear()
 
@@ -243,7 +242,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _mmap(address: int | None, nbytes: int, flags: int, fd: int, offset: int) -> int:
-    """Map a file, writable, as Python's mmap cannot: at an address, or beyond its object's life."""
+    """Map a file, writable, as Python's mmap cannot: at an address, or without an owning object."""
     access = mmap.PROT_READ | mmap.PROT_WRITE
     found: int = _libc().mmap(address, nbytes, access, flags, fd, offset)
     if found == _FAILED:

@@ -1,21 +1,21 @@
-"""Values to bytes and back: pickle protocol 5, buffers out of band.
+"""Serialization of values: pickle protocol 5, with buffers out of band.
 
-`decode` is the only place in the code base that unpickles.  It runs whatever the pickle says, so
-only authenticated peers reach it, and the master never does.
+`decode` is the only place in the code base that unpickles.  Unpickling can run any code, so only
+authenticated peers reach it, and the master never does.
 
-`encode` tries plain pickle first, which is in C, and cloudpickle where that is not enough
+`encode` tries plain pickle first, which is written in C, and falls back to cloudpickle
 (picklers.py).
 
     value                          arrives
     numpy array                    equal, with its dtype and order; writable, unless the buffers
                                    that `decode` is given are read-only (picklers.py)
     torch tensor, CPU and dense    equal, contiguous; two that share storage arrive as copies,
-                                   though the same tensor twice (tied weights) stays one
+                                   but the same tensor twice (tied weights) stays one
     any other tensor               as torch itself pickles it
     an exception                   as itself, whatever its class's `__init__` takes (picklers.py)
-    a lock among globals           a new one (locks.py)
+    a lock among globals           a new lock (picklers.py)
     a SharedArray                  the same memory (shared_array.py)
-    a module made by hand          a copy, with its classes, functions and globals
+    a module created by hand       a copy, with its classes, functions and globals
 """
 
 import ctypes
@@ -42,17 +42,17 @@ from remotely.values.unpicklable import (
     not_picklable_message,
 )
 
-# The number of frames in a message is limited; buffers beyond it are copied into the payload too.
+# A message has a limited number of frames.  Buffers beyond it are copied into the payload.
 MAX_BUFFERS = 4000
 
 
 class Encoded:
-    """A pickle, in pieces, and the buffers that travel beside it, flat and contiguous.
+    """A pickle, in pieces, and its out-of-band buffers, flat and contiguous.
 
-    The buffers, and pieces that are large, are the memory of the value itself: what is changed
-    there before it is sent, is sent changed.  What is kept for later is `owned.Owned`.
-    `travelling` are the shared arrays within it (in_transit.py), and the actors whose handles are
-    among the arguments of a call: hold them until it has been read.
+    The buffers and the large pieces are the memory of the value itself: a change to the value
+    before it is sent changes what is sent.  To keep a pickle for later, use `owned.Owned`.
+    `travelling` holds the shared arrays in the value (in_transit.py), and the actors whose handles
+    are among the arguments of a call: keep them alive until the receiver has read the pickle.
     """
 
     __slots__ = ("buffers", "nbytes", "pieces", "travelling")
@@ -77,16 +77,15 @@ class Encoded:
 
 
 def encode(value: object, what: PartNames = "the value", *, in_band: bool = False) -> Encoded:
-    """Pickle a value.  Raises NotPicklable, which names the part that cannot be.
+    """Pickle a value.  Raises NotPicklable, which names the part that does not pickle.
 
-    `what` names the value in that message.  `in_band` puts every buffer into the payload, for where
-    only one piece can go.
+    `what` names the value in that message.  `in_band` puts every buffer into the payload.
     """
     if type(value) in _ATOMS:
         return Encoded((pickle.dumps(value, 5),), ())
     try:
         return _encode(PlainPickler, value, in_band)
-    except Exception:  # a user's __reduce__ may raise anything; the next pickler tells
+    except Exception:  # a user's __reduce__ may raise anything; the next pickler reports it
         pass
     try:
         return _encode(ByValuePickler, value, in_band)
@@ -95,37 +94,37 @@ def encode(value: object, what: PartNames = "the value", *, in_band: bool = Fals
 
 
 def decode(payload: bytes | memoryview, buffers: Sequence[object] = ()) -> Any:
-    """Unpickle what `encode` made.  The buffers are not copied: arrays are views of them."""
+    """Unpickle a value from `encode`.  Arrays are views of the buffers, which are not copied."""
     return pickle.loads(payload, buffers=buffers)  # noqa: S301 - the one site; peers are authenticated
 
 
 def parts(
     payload: bytes | memoryview, buffers: Sequence[memoryview]
 ) -> tuple[bytes | pickle.PickleBuffer, list[pickle.PickleBuffer]]:
-    """Return the arguments of `decode`, for something that pickles as what it encoded."""
+    """Return the arguments of `decode`, for a `__reduce__` that returns an encoded value."""
     head = payload if isinstance(payload, bytes) else _pickle_buffer(payload)
     return head, out_of_band(buffers)
 
 
 def out_of_band(buffers: Sequence[bytes | memoryview]) -> list[pickle.PickleBuffer]:
-    """Return what a pickler leaves out of its pickle, for an engine that pickles by itself."""
+    """Wrap buffers for an engine that does its own pickling, so that it keeps them out of band."""
     return [_pickle_buffer(memoryview(buffer)) for buffer in buffers]
 
 
 def _pickle_buffer(view: memoryview) -> pickle.PickleBuffer:
-    """Return a buffer of the memory of a view, which does not lend the view itself.
+    """Return a buffer over the memory of a view that does not export the view itself.
 
-    A view that is lent and lies in a cycle is cleared by the garbage collector all the same, and
-    CPython (3.11) then ends with a segmentation fault.
+    The garbage collector clears a memoryview in a cycle even while it is exported, and CPython
+    (3.11) then crashes with a segmentation fault.
     """
     if memoryview(view.obj).nbytes == view.nbytes:
         return pickle.PickleBuffer(view.obj)
-    if view.readonly:  # what arrives is writable
+    if view.readonly:  # values arrive writable
         return pickle.PickleBuffer(bytearray(view))
     return pickle.PickleBuffer((ctypes.c_ubyte * view.nbytes).from_buffer(view))
 
 
-# Pickling these needs no pickler of ours: they hold nothing, and have no buffers.
+# Types that plain `pickle.dumps` handles: they contain no other objects, and have no buffers.
 _ATOMS = frozenset((type(None), bool, int, float, complex, str))
 
 
@@ -144,7 +143,7 @@ def _encode(
         buffers.append(view)
         return False
 
-    # What is written is kept as it is: large bytes of the value are not copied.
+    # The writes are kept as pieces, so that large bytes objects are not copied.
     file = SimpleNamespace(write=pieces.append)
     dump = pickler(file, protocol=5, buffer_callback=keep).dump
     travelling: Sequence[InTransit] = ()
@@ -153,7 +152,7 @@ def _encode(
     else:
         with in_transit.collected() as travelling:
             dump(value)
-    if len(pieces) > 1:  # what is large, and part of the value, is a piece of its own
+    if len(pieces) > 1:  # pickle writes a large bytes object of the value as a piece of its own
         pieces = [piece if type(piece) is bytes else _flat(piece) for piece in pieces]
     return Encoded(pieces, buffers, travelling)
 
@@ -165,8 +164,8 @@ def _flat(piece: Any) -> memoryview:
 # --- arguments of calls ---------------------------------------------------------------------------
 
 
-class Named(NamedTuple):
-    """What an argument refers to without containing it, and the words for that argument."""
+class NamedReference(NamedTuple):
+    """A future or ref that an argument refers to, and what messages call that argument."""
 
     thing: Any
     name: str
@@ -178,44 +177,44 @@ def encode_arguments(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     names: PartNames = "",
-) -> tuple[Encoded, Sequence[Named]]:
-    """Pickle the arguments of a call, and say which of them refer to futures or refs.
+) -> tuple[Encoded, Sequence[NamedReference]]:
+    """Pickle the arguments of a call, and return the futures and refs that they refer to.
 
-    Without `actors` nobody knows yet which actor the call is for.  `names` are what errors call
-    the arguments.  The actors whose handles are among them are kept by what is returned.
+    `actors` is empty if the actor is not chosen yet.  `names` are what errors call the arguments.
+    The result keeps the actors alive whose handles are among the arguments.
     """
     if not kwargs:
         for argument in args:
             if type(argument) not in _ATOMS:
                 break
-        else:  # faster than what follows
+        else:  # the fast path
             return Encoded((pickle.dumps((args, kwargs), 5),), ()), ()
-    notes = Notes(actors)
-    outer = noting.get()
+    table = ReferenceTable(actors)
+    outer = reference_table.get()
     try:
-        noting.set(notes)  # within `try`: Ctrl-C may strike as soon as it is set
+        reference_table.set(table)  # within `try`: Ctrl-C may strike as soon as it is set
         encoded = encode((args, kwargs), (names or f"{method}: args", f"{method}: kwargs"))
     finally:
-        noting.set(outer)
-    if notes.kept:
-        encoded.travelling = (*encoded.travelling, *notes.kept)
-    return encoded, notes.things and named_arguments(method, args, kwargs, notes.things)
+        reference_table.set(outer)
+    if table.kept:
+        encoded.travelling = (*encoded.travelling, *table.kept)
+    return encoded, table.things and named_arguments(method, args, kwargs, table.things)
 
 
-class Notes:
-    """What was noted for a call to these actors, in the order of the numbers.
+class ReferenceTable:
+    """The futures and refs met while the arguments of a call are pickled, by number.
 
-    There are none if it is not known yet which actor the call is for.  `kept` are the actors whose
-    handles are among the arguments, which have to live until the call has its outcome.
+    `remotes` are the actors to be called; empty if they are not chosen yet.  `kept` are the actors
+    whose handles are among the arguments; they must live until the call has its outcome.
     """
 
     __slots__ = ("_numbers", "kept", "remotes", "things")
 
     def __init__(self, remotes: Sequence[Any]) -> None:
         self.remotes = remotes
-        self.things: list[Any] | tuple[()] = ()  # there is one of these for each call: no list yet
+        self.things: list[Any] | tuple[()] = ()  # a tuple, since most calls need no list
         self.kept: list[Any] | tuple[()] = ()
-        self._numbers: dict[int, int]  # by the id of a thing
+        self._numbers: dict[int, int]  # by `id(thing)`
 
     def keep(self, actor: object) -> None:
         self.kept = self.kept or []
@@ -230,19 +229,20 @@ class Notes:
         return number
 
 
-# Where things note themselves, while the arguments of a call are pickled.
-noting: ContextVar[Notes | None] = ContextVar("remotely_notes", default=None)
+# The table in which futures, refs and handles enter themselves while a call is pickled.
+reference_table: ContextVar[ReferenceTable | None] = ContextVar("remotely_refs", default=None)
 
 
 def named_arguments(
     method: str, args: tuple[Any, ...], kwargs: dict[str, Any], things: Sequence[Any]
-) -> list[Named]:
-    """Say which arguments refer to these things."""
+) -> list[NamedReference]:
+    """Name each of these things after the argument that refers to it."""
     words = [*((f"argument {i} of {method}", a) for i, a in enumerate(args, 1))]
     words += [(f"argument {name!r} of {method}", a) for name, a in kwargs.items()]
     names: dict[int, str] = {}
     for name, argument in words:
-        # Of a `Reference`. Static: an argument may be a handle, or run code of the user's.
+        # `.future` of a `Reference`.  Static, because a handle or a user's class may run code here.
         for thing in (argument, inspect.getattr_static(argument, "future", None)):
             names.setdefault(id(thing), name)
-    return [Named(thing, names.get(id(thing), f"an argument of {method}")) for thing in things]
+    other = f"an argument of {method}"
+    return [NamedReference(thing, names.get(id(thing), other)) for thing in things]

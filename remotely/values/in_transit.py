@@ -1,10 +1,11 @@
-"""Shared arrays in transit: they travel as addresses, and must live until the pickle has been read.
+"""Shared arrays in transit: pickled as addresses, so they must live until the pickle is read.
 
-`codec.encode` collects them.  Then the call that has them among its arguments holds them until its
-outcome (`CallFuture.travelling`), and so does a ref.  An actor does not learn when its result has
-arrived.  So it keeps what the result needs until its reader says that it has opened it, and for
-KEEP_S at most: the caller may have ended, or want no result.  What a result in the store needs is
-kept with it too (machine_store.py), since its caller may fetch it at any time.
+`codec.encode` collects them.  A call that has them among its arguments holds them until its outcome
+(`CallFuture.travelling`), and a ref holds them as long as it lives.  An actor is not told when its
+result has arrived.  So it keeps the arrays of a result until the reader acknowledges that it has
+opened them, and for at most KEEP_S, since the caller may have ended, or may ignore the result.  The
+arrays of a result in the store are also kept with it (machine_store.py), since the caller may fetch
+it at any time.
 """
 
 from collections import deque
@@ -13,28 +14,28 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
-KEEP_S = 60.0  # how long a result waits for a caller that is stopped
+KEEP_S = 60.0  # how long a result waits for a caller that is suspended
 
 
 class InTransit(Protocol):
-    """One thing in one pickle."""
+    """One object in one pickle."""
 
     def has_arrived(self) -> bool: ...
 
 
 class Used:
-    """`ever`: whether this process has had any such thing; others pay nothing for it."""
+    """`ever`: whether this process has had a shared array; if not, `encode` skips collecting."""
 
     ever = False
 
 
 _collecting: ContextVar[list[InTransit] | None] = ContextVar("remotely_in_transit", default=None)
-_kept: deque[tuple[float, InTransit]] = deque()  # by results; until when
+_kept: deque[tuple[float, InTransit]] = deque()  # for results, with their deadlines
 
 
 @contextmanager
 def collected() -> Iterator[list[InTransit]]:
-    """Yield a list of what is noted within."""
+    """Yield a list of the objects passed to `note` within the block."""
     found: list[InTransit] = []
     token = _collecting.set(found)
     try:
@@ -44,18 +45,18 @@ def collected() -> Iterator[list[InTransit]]:
 
 
 def note(needed: Sequence[InTransit]) -> None:
-    """The pickle that is being made needs these, until it has been read."""
+    """Record objects that the current pickle needs until it has been read."""
     if (found := _collecting.get()) is not None:
         found.extend(needed)
 
 
 def keep_result(needed: Sequence[InTransit], now: float) -> None:
-    """Keep what a result needs until it has arrived, or KEEP_S are over."""
+    """Keep the objects that a result needs until they have arrived, for at most KEEP_S."""
     _kept.extend((now + KEEP_S, each) for each in needed)
 
 
 def tidy(now: float) -> None:
-    """Let go of what has arrived; called every few seconds."""
+    """Release what has arrived or expired; called every few seconds."""
     for _ in range(len(_kept)):  # one by one: another thread may add to them
         until, each = _kept.popleft()
         if now < until and not each.has_arrived():
@@ -63,5 +64,5 @@ def tidy(now: float) -> None:
 
 
 def forget() -> None:
-    """In a forked child: the parent keeps them."""
+    """In a forked child: drop everything, since the parent keeps it."""
     _kept.clear()

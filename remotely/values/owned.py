@@ -1,13 +1,13 @@
-"""Owned values: pickles that share no memory with any object of the user.
+"""Owned values: pickles that share no memory with the user's objects.
 
-What `codec.encode` returns may lend the memory of the value itself, which costs nothing.  That is
-good until the function returns that was given the value: the caller cannot change it before.
-Whatever is kept for later is Owned: a call that waits to leave or may be repeated, what makes an
-actor's next life, and what `put` returns.  So each try sends the same bytes, whatever is done to
-the value meanwhile.  Queues take Owned and nothing else; the type checker sees to that.
+`codec.encode` returns views of the value's own memory, without a copy.  They are safe until the
+function that was given the value returns, since the caller cannot change it before then.  A pickle
+that is kept longer must be Owned: that of a queued or retried call, of the constructor of an actor
+that may be restarted, and of `put`.  So each attempt sends the same bytes, even if the value was
+changed in between.  Queues accept only Owned, which the type checker enforces.
 
-A large value is copied into the arena, where it can be lent to a process of this machine without a
-further copy.
+A large value is copied into the arena, from where it can be lent to a process of this machine
+without a further copy.
 """
 
 from remotely.machine.shield import shield
@@ -17,15 +17,16 @@ from remotely.values.codec import Encoded
 
 
 class Owned(Encoded):
-    """An encoded value of its own.  Only `own` makes one."""
+    """An encoded value in memory of its own.  Create it with `own`."""
 
     __slots__ = ()
 
 
 def own(encoded: Encoded, *, lends: bool = True) -> Owned:
-    """Return a copy of a value, writable where it arrives.  What is owned already is not copied.
+    """Return a copy of an encoded value, or the value itself if it is already owned.
 
-    Without `lends` it stays out of the arena, for an engine that shares no memory of ours.
+    It arrives writable.  With `lends=False` the copy is not placed in the arena, for an engine that
+    does not use it.
     """
     if isinstance(encoded, Owned):
         return encoded

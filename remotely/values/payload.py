@@ -1,21 +1,21 @@
-"""Payloads: how a value travels in a message, or in the place of its frames.
+"""Payloads: how a value travels with a message, in its frames or in place of them.
 
-    small     in the frames of the message
-    Loan      from 16 KiB, on one machine: it lies in the arena of the sender (arena.py)
-    Parcel    from 512 KiB, between machines: it is one piece of memory in a store, that of the
-              reader's machine or one to fetch it from.  A store looks at nothing in it
+    frames    small values: in the message itself
+    Loan      from 16 KiB, within a machine: the value is in the sender's arena (arena.py)
+    Parcel    from 512 KiB, between machines: the value is one block of memory in a store, which is
+              the reader's own store or one to fetch it from.  A store never looks inside
 
-How two processes of a machine become peers, at the first large value between them, which still
-goes in frames:
+Two processes of a machine become peers at the first large value between them, which still goes in
+frames:
 
-    client -> actor    OPEN: where the client's arena is.  The actor opens it, and replies where its
-                       own is
-    client -> actor    OPENED: the client has opened that one too
+    client -> actor    OPEN: the address of the client's arena.  The actor opens it, and replies
+                       with the address of its own
+    client -> actor    OPENED: the client has opened the actor's arena
 
-After the reply the client lends to the actor, and after OPENED the actor lends to the client.  If
-one of them cannot open the other's arena, everything still goes in frames.
+From the reply on, the client lends to the actor; from OPENED on, the actor lends to the client.  If
+one of them cannot open the other's arena, values still go in frames.
 
-The name of a parcel is 32 random bytes.  Only those who may have the value are told it, over CURVE.
+The name of a parcel is 32 random bytes, sent over CURVE to the processes that may have the value.
 """
 
 import os
@@ -46,11 +46,11 @@ Unpacked = tuple[bytes | memoryview, Sequence[bytes | memoryview]]
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """What travels in place of a value that is, or stays, in a store.
+    """Sent in place of a value that is in a store.
 
     pieces   start and length of the pickle and of each of its buffers
     store    where to fetch it; None if it is in the store of the reader's machine
-    of       for people: of which actor's method it is the result
+    of       the actor and method that returned it, for error messages
     """
 
     value: bytes
@@ -76,7 +76,7 @@ def parcel_of(encoded: Encoded, store: BulkAddress | None = None, of: str = "") 
 
 
 def segments(encoded: Encoded) -> Iterator[memoryview]:
-    """Yield what the piece of memory of a parcel consists of, in order."""
+    """Yield the parts of a parcel's memory, in order."""
     for part in (
         (memoryview(piece) for piece in encoded.pieces),
         *([buffer] for buffer in encoded.buffers),
@@ -90,7 +90,7 @@ def segments(encoded: Encoded) -> Iterator[memoryview]:
 
 
 def lay_out(encoded: Encoded, into: memoryview) -> None:
-    """Write a value as one piece of memory."""
+    """Write a value into one block of memory."""
     at = 0
     for view in segments(encoded):
         into[at : at + view.nbytes] = view
@@ -119,27 +119,27 @@ class MemoryPeer:
         self._process = OwnedFd(os.pidfd_open(theirs.pid))
 
     def alive(self) -> bool:
-        poll = select.poll()  # one a call: two threads may ask at once
+        poll = select.poll()  # one per call: two threads may ask at once
         poll.register(self._process.fd, select.POLLIN)
         return not poll.poll(0)
 
 
 class Transfer(Protocol):
-    """Brings a value to other machines; `done` when it is there."""
+    """Brings a value to other machines; `done` when it has arrived."""
 
     done: Future[None]
 
     def covers(self, store: StoreAddress) -> bool:
-        """Tell whether the value is there, or on its way."""
+        """Return whether the value is in that store, or on its way there."""
 
     def parcel_at(self, store: StoreAddress | None) -> Parcel | None:
-        """Return what to send to an actor there in its place; None if it is to be sent whole."""
+        """Return the parcel to send to an actor there; None to send the value whole."""
 
 
 class OutgoingValue:
-    """A value that is being sent, to one peer or several; copied into the arena at most once.
+    """A value that is being sent to one or several peers; copied into the arena at most once.
 
-    `transfers` bring it to other machines, each to some.
+    Each of `transfers` brings it to some of the other machines.
     """
 
     __slots__ = ("_arena", "_placed", "_several", "encoded", "is_large", "nbytes", "transfers")
@@ -152,11 +152,11 @@ class OutgoingValue:
         self.nbytes = encoded.nbytes
         self.is_large = self.nbytes >= SHARE_FROM_BYTES
         self._several = several
-        self._arena: Arena | None = None  # ours, once it was tried
+        self._arena: Arena | None = None  # of this process, after the first attempt to lend
         self._placed: StoredValue | None = None
 
     def lend(self, reader: MemoryPeer | None) -> Loan | None:
-        """Lend it to one peer; return None if it is better sent by socket."""
+        """Lend it to one peer; return None if it is to be sent by socket."""
         if not self.is_large or reader is None or not reader.reads:
             return None
         if self._arena is None:
@@ -175,7 +175,7 @@ class OutgoingValue:
     ) -> list[bytes | memoryview]:
         """Return the frames of a message that carries it, lent or whole.
 
-        `store` is that of the reader's machine: the value may be there.
+        `store` is the store of the reader's machine, which may have the value.
         """
         for transfer in self.transfers:
             loan = loan or transfer.parcel_at(store)
@@ -187,15 +187,15 @@ class OutgoingValue:
         )
 
     def take_back(self, loan: Loan) -> None:
-        """Free what was lent for a message that did not leave."""
+        """Undo the loan of a message that was not sent."""
         if self._arena is not None:
             with shield:
                 self._arena.take_back(loan)
 
     def close(self) -> None:
-        """It has been sent to all: do not lend it any more."""
+        """Release it: it has been sent to all, and is not lent again."""
         if self._arena is not None and self._placed is not None:
-            self._arena.let_go(self._placed)
+            self._arena.release(self._placed)
         self._placed = None
 
 
@@ -210,16 +210,16 @@ def unpack(
 
 
 def with_loan(message: wire.Message, peer: MemoryPeer | None) -> wire.Message | Exception:
-    """Return a message with what was lent for it in its place, or the error of its reader.
+    """Return a message with the lent value in place of its loan, or the error of opening it.
 
-    One whose value is in a store is returned as it is.
+    A message whose value is in a store is returned unchanged.
     """
     try:
         loan = read_loan(message.loan)
         if isinstance(loan, Parcel):
             return message
         payload, buffers = open_loan(message, loan, peer)
-    except Exception as error:  # whatever its lender has sent
+    except Exception as error:  # the lender may have sent anything
         return error
     return message._replace(payload=payload, buffers=buffers, loan=b"")
 
@@ -233,9 +233,9 @@ def open_loan(message: wire.Message, loan: Loan, peer: MemoryPeer | None) -> Unp
 
 
 def decline(message: wire.Message, peer: MemoryPeer | None) -> None:
-    """Release the value of a message that nobody here wants.
+    """Release the value of a message that is not wanted here.
 
-    What is in a store is released by the client that has brought it there.
+    A value in a store is released by the client that brought it there.
     """
     loan = read_loan(message.loan) if message.loan else None
     if isinstance(loan, Loan) and peer is not None:
@@ -243,7 +243,7 @@ def decline(message: wire.Message, peer: MemoryPeer | None) -> None:
 
 
 def read_loan(data: bytes) -> Loan | Parcel:
-    """Return what a message has in place of its value.  Raises WireError."""
+    """Decode what a message has in place of its value.  Raises WireError."""
     try:
         found: Loan | Parcel = _read(data)
         return found

@@ -1,39 +1,39 @@
-"""How the code of a value travels, and the two picklers that see to it.
+"""The two picklers, and the way in which each module's classes and functions are sent.
 
-Classes and functions travel in one of three ways, decided for each module:
+Classes and functions are sent in one of three ways, decided for each module:
 
-    INSTALLED   by name, and are imported over there: the standard library; `remotely` and
-                `remotely_rl`; whatever lies in a site-packages or dist-packages folder; compiled
-                modules; and what an editable install provides, though it lies elsewhere
-    SOURCE      a module of the user's own with Python source.  Its classes and functions go by
-                name too, and its source goes ahead of them, to be imported over there (sources.py)
-    VALUE       what cannot be imported over there as it is here, so that its classes and functions
-                go as they are: `__main__`, whose top level must not run again; modules made by
-                hand; those that their loader changes as it reads them, as pytest does to tests;
-                and those that have taken a name of the standard library, `statistics.py` beside
-                the script, since that name may be imported already over there
+    INSTALLED   by name, and imported by the receiver: the standard library; `remotely` and
+                `remotely_rl`; everything in a site-packages or dist-packages folder; compiled
+                modules; and the modules of editable installs, in any folder
+    SOURCE      a user's module with Python source.  Its classes and functions are also sent by
+                name; its source is sent ahead, and the receiver imports it (sources.py)
+    VALUE       classes and functions of a module that the receiver cannot import unchanged:
+                `__main__`, whose top level must not run again; modules created by hand; modules
+                that their loader rewrites, as pytest does with tests; and modules that shadow the
+                standard library, such as a `statistics.py` beside the script, because the receiver
+                may have imported that name already
 
-A module goes one way for good, so that each of its classes is one class over there.
+The way of a module never changes, so each of its classes is one class at the receiver.
 
-Editable installs are told by their files as well as by their names.  importlib.metadata's
-`packages_distributions` was refused: it goes by name alone, and there are distributions that
-install a top-level `tests`, while others' editable installs declare no names at all.  One case is
-missed: a project whose package lies at its root under another name than the distribution's.  Its
-modules go as source, which is slower but works.
+Editable installs are recognized by their files as well as by their names.  importlib.metadata's
+`packages_distributions` was rejected: it goes by name alone, and some distributions install a
+top-level `tests`, while some editable installs declare no names at all.  One case is missed: a
+project whose package is at its root under a name other than the distribution's.  Its modules are
+sent as source, which is slower but works.
 
 The picklers:
 
-    plain       pickle itself, in C; most calls need no more.  It gives up at the first class or
-                function that goes by value
-    by value    cloudpickle: lambdas, local classes, `__main__`
+    PlainPickler      pickle itself, in C; most calls need no more.  It gives up at the first class
+                      or function that is sent by value
+    ByValuePickler    cloudpickle: lambdas, local classes, `__main__`
 
-What is local to a module that can be imported over there (a lambda, a class within a function)
-goes by value too, but its globals are those of the module over there.  What is local to a module
-that cannot be imported there takes along the globals that it uses.  Locks among them, and among the
-members of a class, are created anew over there.  The memory of NumPy arrays and PyTorch tensors
-travels out of band, uncopied; neither library is imported here, except by a tensor that arrives.
+A lambda, or a class defined in a function, is always sent by value.  If the receiver can import its
+module, its globals are those of that module; otherwise the globals that it uses are sent with it.
+Locks among those globals, and among the members of a class, are replaced by new ones.  The memory
+of NumPy arrays and PyTorch tensors is sent out of band, without a copy.  This module imports
+neither library, except torch when a tensor arrives.
 
-About 700 lines: a class is pickled by asking, for each thing in it, which way that goes.
+About 700 lines: a class is pickled by deciding, for each object in it, which way that is sent.
 """
 
 import contextlib
@@ -65,11 +65,11 @@ from zipimport import zipimporter
 
 import cloudpickle.cloudpickle
 
-if TYPE_CHECKING:  # slow to import, and needed once, where there are editable installs
+if TYPE_CHECKING:  # slow to import, and needed only for editable installs
     from importlib.metadata import Distribution
 
-# A smaller buffer is copied into the payload.  A frame of its own costs 6 microseconds more on its
-# way (its encryption, its bookkeeping); the copies cost as much only from 16 KiB up.
+# A smaller buffer is copied into the payload.  A frame of its own costs 6 microseconds more
+# (encryption and bookkeeping); the copies cost that much only from 16 KiB up.
 SMALL_BUFFER_BYTES = 8192
 
 REDUCERS: dict[type, Callable[[Any], Any]] = {}
@@ -84,9 +84,8 @@ class Way(Enum):
     VALUE = "by value"
 
 
-# What an actor has by definition.  __mp_main__ is the script in a child of multiprocessing.
-_SCRIPTS = frozenset({"__main__", "__mp_main__"})
-_OURS = frozenset({"remotely", "remotely_rl"})
+_SCRIPTS = frozenset({"__main__", "__mp_main__"})  # the latter in a child of multiprocessing
+_OURS = frozenset({"remotely", "remotely_rl"})  # every actor has them
 _FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 _known: dict[str, Way] = {}
@@ -97,13 +96,13 @@ def way_of(module_name: str) -> Way:
     way = _known.get(module_name)
     if way is None:
         way = _decide(module_name)
-        if way is Way.INSTALLED or module_name in sys.modules:  # one not loaded may yet be
+        if way is Way.INSTALLED or module_name in sys.modules:  # else it may be loaded later
             _known[module_name] = way
     return way
 
 
 def is_of_standard_library(module_name: str) -> bool:
-    """Tell whether a name is one of the standard library; a user's module may have it even so."""
+    """Tell whether a name belongs to the standard library; a user's module may shadow it."""
     return module_name.partition(".")[0] in sys.stdlib_module_names
 
 
@@ -120,17 +119,19 @@ def _decide(module_name: str) -> Way:
     if is_of_standard_library(module_name):
         file = None if module is None else _file_of(module)
         return Way.INSTALLED if file is None or _is_library(file) else Way.VALUE
-    if module is None:  # made by hand, or unpickled here by value itself
+    if module is None:  # created by hand, or itself received by value
         return Way.VALUE
     file = _file_of(module)
     if file is None and getattr(spec, "origin", None) in ("built-in", "frozen"):
         return Way.INSTALLED
-    if file and (_is_library(file) or any(e.provides(module_name, file) for e in _in_place())):
+    if file and (
+        _is_library(file) or any(e.provides(module_name, file) for e in _editable_installs())
+    ):
         return Way.INSTALLED
-    if file and _reads_plainly(loader, module_name):
+    if file and _loads_plain_source(loader, module_name):
         return Way.SOURCE
     package = module_name.rpartition(".")[0]
-    # What an installed package makes by hand is there when the package has been imported.
+    # A module that an installed package creates exists once the package is imported.
     return Way.INSTALLED if package and way_of(package) is Way.INSTALLED else Way.VALUE
 
 
@@ -143,24 +144,22 @@ def _is_library(file: Path) -> bool:
     return any(file.is_relative_to(folder) for folder in _library_folders())
 
 
-def _reads_plainly(loader: object, module_name: str) -> bool:
-    """Tell whether a module of this loader is what Python makes of its source, or as good."""
+def _loads_plain_source(loader: object, module_name: str) -> bool:
+    """Tell whether this loader loads a module's source unchanged, or nearly so."""
     kind = type(loader)
     if kind.__module__ == "_pytest.assertion.rewrite":
-        # It adds to asserts.  What tests share does without; but tests themselves would have each
-        # actor import pytest.
+        # It rewrites asserts.  Modules that tests share work without that.  But to import the
+        # tests themselves, each actor would have to import pytest.
         name = module_name.rpartition(".")[2]
         return not (name == "conftest" or name.startswith("test_") or name.endswith("_test"))
     if isinstance(loader, SourceFileLoader):
-        return all(getattr(kind, n) is getattr(SourceFileLoader, n) for n in _READING)
+        names = ("get_code", "source_to_code")
+        return all(getattr(kind, name) is getattr(SourceFileLoader, name) for name in names)
     return kind is zipimporter
 
 
-_READING = ("get_code", "source_to_code")
-
-
 def _file_of(module: ModuleType) -> Path | None:
-    """Return where a module or a package without an __init__ lies."""
+    """Return the file of a module, or the folder of a package without an __init__."""
     with suppress(Exception):  # a module may be any object, with any attributes
         if file := getattr(module, "__file__", None):
             return Path(file)
@@ -177,9 +176,9 @@ def _library_folders() -> tuple[Path, ...]:
 
 @cache
 def _library_prefixes() -> tuple[str, ...]:
-    """Return the same as text: most modules are found by it, without a look at the disk.
+    """Return the folders as text, which finds most modules without disk access.
 
-    And where the standard library was loaded from, which may be an archive.
+    They include the place that the standard library was loaded from, which may be an archive.
     """
     paths = sysconfig.get_paths()
     folders = [*_library_folders(), Path(paths["stdlib"]), Path(contextlib.__file__).parent]
@@ -187,11 +186,11 @@ def _library_prefixes() -> tuple[str, ...]:
 
 
 class _Editable(NamedTuple):
-    """A distribution that lies where its author works on it."""
+    """An editable install."""
 
     names: frozenset[str]
     root: Path
-    sources: tuple[Path, ...]  # folders of the project that its .pth file puts on sys.path
+    sources: tuple[Path, ...]  # folders of the project that its .pth file adds to sys.path
 
     def provides(self, module_name: str, file: Path) -> bool:
         file = file.resolve()
@@ -201,8 +200,8 @@ class _Editable(NamedTuple):
 
 
 @cache
-def _in_place() -> tuple[_Editable, ...]:
-    """Return them all.  Twenty milliseconds, spent at the first module that lies outside."""
+def _editable_installs() -> tuple[_Editable, ...]:
+    """Find all editable installs.  Takes 20 ms, at the first module outside the library folders."""
     from importlib.metadata import distributions  # noqa: PLC0415 - see above
 
     found = []
@@ -214,7 +213,7 @@ def _in_place() -> tuple[_Editable, ...]:
 
 
 def _root_of(distribution: "Distribution") -> Path | None:
-    """Return the project's folder if it is installed in place, by today's way or the older one."""
+    """Return the project's folder if it is an editable install, by PEP 610 or the older way."""
     from urllib.parse import urlparse  # noqa: PLC0415 - see above
     from urllib.request import url2pathname  # noqa: PLC0415
 
@@ -237,7 +236,7 @@ def _names(distribution: "Distribution") -> frozenset[str]:
 
 
 def _sources(distribution: "Distribution", root: Path) -> tuple[Path, ...]:
-    """Return the folders below the root, `src` as a rule; the root itself would hold tests too."""
+    """Return the source folders below the root, often `src`; the root itself contains tests too."""
     lines = []
     for file in distribution.files or ():
         if file.suffix == ".pth":
@@ -250,20 +249,20 @@ def _sources(distribution: "Distribution", root: Path) -> tuple[Path, ...]:
 
 
 class GoesByValue(Exception):
-    """Plain pickle has met a class or function that must travel by value."""
+    """Plain pickle has met a class or function that must be sent by value."""
 
 
-_LOOKED_AT = (type, FunctionType, BaseException, _lru_cache_wrapper)
-_VALUE = Way.VALUE  # to look a member up takes ten times as long, and is done for each class
+_CHECKED = (type, FunctionType, BaseException, _lru_cache_wrapper)
+_VALUE = Way.VALUE  # an enum lookup takes ten times as long, and every class needs one
 
 
 class PlainPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        """Called by pickle for all but the plainest objects."""
+        """Called by pickle for all objects but those of the simplest built-in types."""
         reducer = REDUCERS.get(type(obj))
         if reducer is not None:
             return reducer(obj)
-        if isinstance(obj, _LOOKED_AT):
+        if isinstance(obj, _CHECKED):
             if isinstance(obj, BaseException):
                 return reduce_error(obj)
             module: object = obj.__module__
@@ -273,9 +272,10 @@ class PlainPickler(pickle.Pickler):
 
 
 class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
-    """Decides itself what goes by value: what others register with cloudpickle is theirs.
+    """cloudpickle, except that `way_of` decides what is sent by value.
 
-    cloudpickle takes whatever can be imported here for importable over there.
+    cloudpickle assumes that the receiver can import everything that is importable here, and other
+    code may register modules with it.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -294,11 +294,11 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
             return reduce_error(obj)
         if isinstance(obj, _lru_cache_wrapper):
             return NotImplemented if goes_by_name(obj) else _reduce_cache(obj)
-        if isinstance(obj, cached_property):  # before Python 3.12 it has a lock
+        if isinstance(obj, cached_property):  # contains a lock before Python 3.12
             reduced: Any = obj.__reduce_ex__(5)
             make, args, state, *rest = reduced
             return make, args, with_new_locks(state), *rest
-        if type(obj) in _WEAK:  # holds what else the value holds
+        if type(obj) in _WEAK:  # its items are also held elsewhere in the value
             return type(obj), (dict(obj.items()),)
         if type(obj) is _ALIAS and way_of(obj.__module__) is Way.VALUE:
             return self._reduce_alias(obj)
@@ -310,22 +310,22 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
         if goes_by_name(cls):
             return NotImplemented
         if _way_of(cls) is not Way.VALUE:
-            reduced = super().reducer_override(cls)  # it knows those of the interpreter
+            reduced = super().reducer_override(cls)  # handles classes of the interpreter
         else:
             reduced = _c._dynamic_class_reduce(cls)
         if reduced is NotImplemented or len(reduced) < 3:
             return reduced
         make, args, (members, slots), *rest = reduced
-        if vars(cls).get("__annotate_func__"):  # annotations that Python 3.14 has not made yet
+        if vars(cls).get("__annotate_func__"):  # annotations that Python 3.14 has not evaluated
             members = {**members, "__annotations__": _annotations_of(cls)}
         return make, args, (with_new_locks(members), slots), *rest
 
     def _reduce_alias(self, alias: Any) -> Any:
-        """Send a type alias; one that names itself, or what is not there, goes as Any."""
-        begun: set[int] = self.__dict__.setdefault("_begun", set())
-        if id(alias) in begun:
+        """Reduce a type alias; a recursive or unresolvable one becomes Any."""
+        visited: set[int] = self.__dict__.setdefault("_visited", set())
+        if id(alias) in visited:
             return getattr, (typing, "Any")
-        begun.add(id(alias))
+        visited.add(id(alias))
         value = Any
         with suppress(Exception):
             value = alias.__value__
@@ -346,7 +346,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
 
 
 class SearchingPickler(ByValuePickler):
-    """Takes for granted what has an id in `around`, to see whether the rest pickles."""
+    """Skips the objects with an id in `around`, to test whether the rest pickles."""
 
     def __init__(self, around: frozenset[int], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -357,7 +357,7 @@ class SearchingPickler(ByValuePickler):
 
 
 def globals_of(function: FunctionType) -> dict[str, Any]:
-    """Return the globals that a function takes along."""
+    """Return the globals that are sent with a function."""
     if _home_of(function):
         return {}
     held = function.__globals__
@@ -376,7 +376,7 @@ def _way_of(obj: type | FunctionType) -> Way:
 
 
 def goes_by_name(obj: Any) -> bool:
-    """Return whether its module can be imported over there, and has it under its name."""
+    """Return whether the receiver can import it by its module and name."""
     if _way_of(obj) is Way.VALUE:
         return False
     found: Any = sys.modules.get(obj.__module__)
@@ -386,7 +386,7 @@ def goes_by_name(obj: Any) -> bool:
 
 
 def _home_of(function: FunctionType) -> str | None:
-    """Return the module whose globals a function uses, if it can be imported over there."""
+    """Return the module whose globals a function uses, if the receiver can import it."""
     name = function.__globals__.get("__name__")
     if not isinstance(name, str) or way_of(name) is Way.VALUE:
         return None
@@ -396,7 +396,7 @@ def _home_of(function: FunctionType) -> str | None:
 
 
 def _reduce_cache(cached: Any) -> tuple[Any, ...]:
-    """Send a function that `lru_cache` wraps, with an empty cache."""
+    """Reduce a function wrapped by `lru_cache`; its cache arrives empty."""
     state = {k: v for k, v in vars(cached).items() if k not in ("__wrapped__", "cache_parameters")}
     return _make_cache, (cached.__wrapped__, cached.cache_parameters()), state
 
@@ -406,22 +406,22 @@ def _make_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Any
 
 
 def _annotations_of(obj: Any) -> Any:
-    """Return the annotations of a function or a class: as text, if they name what is not there.
+    """Return the annotations of a function or class, as text if they cannot be evaluated.
 
-    They may from Python 3.14 on, which evaluates them when they are asked for.
+    Python evaluates them lazily from 3.14 on, so they may name what does not exist.
     """
     try:
         return obj.__annotations__
-    except Exception:  # whatever an expression may raise
+    except Exception:  # the expressions may raise anything
         import annotationlib  # type: ignore[import-not-found] # noqa: PLC0415 - not before 3.14
 
         return annotationlib.get_annotations(obj, format=annotationlib.Format.STRING)
 
 
 def _annotated(function: FunctionType) -> FunctionType:
-    """Return a function that has its annotations: itself, or a copy."""
+    """Return the function, or a copy with text annotations if its own cannot be evaluated."""
     try:
-        function.__annotations__  # noqa: B018 - this makes them
+        function.__annotations__  # noqa: B018 - evaluates them
     except Exception:
         parts = function.__globals__, function.__name__, function.__defaults__, function.__closure__
         copy = FunctionType(function.__code__, *parts)
@@ -438,7 +438,7 @@ def _function_in(home: str, code: Any, closure: Any) -> FunctionType:
 
 
 def _reduce_code(code: CodeType) -> tuple[Any, ...]:
-    """Keep the name of the file, which tracebacks and logs show; cloudpickle 3.1.3 does not."""
+    """Keep the file name for tracebacks and logs, which cloudpickle 3.1.3 does not."""
     make, args = _c._code_reduce(code)
     return _code_in, (code.co_filename, make, args)
 
@@ -448,7 +448,7 @@ def _code_in(file: str, make: Callable[..., CodeType], args: tuple[Any, ...]) ->
 
 
 def _reduce_forward_ref(ref: ForwardRef) -> tuple[Any, ...]:
-    """Leave out the globals in which Python 3.14 would evaluate it."""
+    """Leave out the globals in which Python 3.14 evaluates it."""
     how = ref.__forward_is_argument__, ref.__forward_is_class__, ref.__forward_module__
     return _forward_ref, (ref.__forward_arg__, *how)
 
@@ -460,12 +460,12 @@ def _forward_ref(arg: str, is_argument: bool, is_class: bool, module: Any) -> Fo
 _KINDS: dict[type, Callable[[Any], Any]] = {
     CodeType: _reduce_code,
     ForwardRef: _reduce_forward_ref,
-    # From Python 3.14 on, none can be made without a function.
+    # From Python 3.14 on, the constructor requires a function.
     partialmethod: lambda method: (partialmethod, (method.func,), vars(method)),
 }
 ByValuePickler.dispatch_table = ChainMap(_KINDS, cloudpickle.Pickler.dispatch_table)
 
-# What typing makes of a module that goes by value; pickle would send its name.
+# Objects of typing in a module that is sent by value; pickle would send their names.
 _TYPING: dict[type, Callable[[Any], Any]] = {
     TypeVar: lambda made: (_c._make_typevar, _c._decompose_typevar(made)),
     ParamSpec: lambda made: (_made_in, (made.__module__, ParamSpec, made.__name__)),
@@ -484,7 +484,7 @@ def _made_as(kind: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _alias_in(module: str, name: str, value: Any, params: tuple[Any, ...]) -> Any:
-    """Python takes an alias for one of the module of the function that makes it."""
+    """Create a type alias in this module: Python takes the module from the calling function."""
     make = FunctionType(_made_as.__code__, {"__name__": module})
     return make(_ALIAS, name, value, type_params=params)
 
@@ -495,13 +495,12 @@ _WEAK = frozenset((WeakKeyDictionary, WeakValueDictionary))  # WeakSet pickles b
 
 # --- modules by value -----------------------------------------------------------------------------
 
-# How a module was found here means nothing over there.
-_MODULE_FINDING = ("__builtins__", "__cached__", "__loader__", "__spec__")
+_IMPORT_STATE = ("__builtins__", "__cached__", "__loader__", "__spec__")  # of this process only
 
 
 def _reduce_module(module: ModuleType) -> tuple[Any, ...]:
     """As cloudpickle does, but in two steps, so that a module may refer to itself."""
-    state = {k: v for k, v in vars(module).items() if k not in _MODULE_FINDING}
+    state = {k: v for k, v in vars(module).items() if k not in _IMPORT_STATE}
     return ModuleType, (module.__name__,), with_new_locks(state)
 
 
@@ -509,7 +508,7 @@ def _reduce_module(module: ModuleType) -> tuple[Any, ...]:
 
 
 def learn_types() -> None:
-    """Enter the exact types of arrays and tensors, once their modules are loaded."""
+    """Register the types of arrays and tensors, once their modules are loaded."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if (array := getattr(numpy, "ndarray", None)) is not None:
         REDUCERS[array] = _reduce_array
@@ -518,18 +517,18 @@ def learn_types() -> None:
         REDUCERS[sys.modules["torch"].Tensor] = REDUCERS[parameter] = _reduce_tensor
 
 
-_NUMBERS = "biufc"  # kinds whose memory may be had as a buffer, and whose name says all
+_NUMBERS = "biufc"  # kinds of dtype that export a buffer, and are fully described by `dtype.str`
 
 
 class _Writable:
-    """The memory of a read-only array as if it were writable; nobody here writes to it.
+    """The memory of a read-only array, presented as writable; it is never written here.
 
-    Pickle marks a read-only buffer as such, and it would arrive as a read-only array.  What was
-    read-only here is no business of the copy over there.
+    Pickle marks a read-only buffer as such, and the array would arrive read-only.  The receiver has
+    a copy of its own, which is writable.
     """
 
     def __init__(self, array: Any) -> None:
-        self.array = array  # keeps the memory
+        self.array = array  # keeps the memory alive
         address, _ = array.__array_interface__["data"]
         self.__array_interface__ = {
             "version": 3,
@@ -540,16 +539,16 @@ class _Writable:
 
 
 def _reduce_array(array: Any) -> Any:
-    """Send numbers as their memory and shape; leave what else there is to numpy.
+    """Send numbers as their memory and shape; leave other arrays to numpy.
 
-    numpy itself would rebuild each array by four Python calls, send strided ones in band, and
-    read-only ones as such.
+    numpy's own reduction takes four Python calls to rebuild an array, sends strided arrays in band,
+    and keeps read-only arrays read-only.
     """
     flags = array.flags
     if array.dtype.hasobject:
         return NotImplemented
     if not flags.forc or (not flags.writeable and array.nbytes < SMALL_BUFFER_BYTES):
-        array = array.copy("A")  # in its order, if it has one
+        array = array.copy("A")  # keeps its order, if it has one
         flags = array.flags
     numpy = sys.modules["numpy"]
     order = "C" if flags.c_contiguous else "F"
@@ -567,12 +566,12 @@ def _reduce_tensor(tensor: Any) -> Any:
         tensor.device.type != "cpu"
         or tensor.layout is not torch.strided
         or tensor.is_quantized
-        or tensor.__dict__  # attributes of the user's
+        or tensor.__dict__  # the user's attributes
         or tensor._backward_hooks
     ):
         return NotImplemented
     values = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # As bytes, because numpy knows no bfloat16; flat, because a scalar has no bytes to view.
+    # As bytes, because numpy has no bfloat16; flat, because a 0-d tensor cannot be viewed as bytes.
     flat = values.reshape(-1).view(torch.uint8).numpy()
     is_parameter = type(tensor) is torch.nn.Parameter
     shape = tuple(tensor.shape)
@@ -585,9 +584,8 @@ def _tensor_from(
 ) -> Any:
     """Rebuild a tensor on its buffer.
 
-    It is copied if the buffer is read-only, since torch knows no read-only tensors and a write
-    would reach every other reader; and if it starts between two elements, which torch's kernels
-    do not expect.
+    The buffer is copied if it is read-only, since torch has no read-only tensors and a write would
+    reach every other reader, and if it is misaligned, which torch's kernels do not expect.
     """
     import numpy  # noqa: ICN001, PLC0415 - needed only for tensors
     import torch  # noqa: PLC0415 - `remotely` never imports torch unless a tensor arrives
@@ -604,14 +602,14 @@ def _tensor_from(
 
 # --- errors ---------------------------------------------------------------------------------------
 
-# Exceptions pickle as a call of their class with `args`, which is what was passed to
-# `Exception.__init__`.  A class whose own `__init__` takes something else, a code and a message and
-# passes on a sentence, can so be pickled, but not unpickled.  Here they pickle as a call of
-# `make_error`, wherever in a value they are: raised, passed, returned, or in an ExceptionGroup.
+# Python pickles an exception as a call of its class with `args`, which is what was passed to
+# `Exception.__init__`.  If the class's own `__init__` takes other parameters, such an exception
+# pickles but does not unpickle.  So here exceptions are pickled as a call of `make_error`, wherever
+# they are in a value: raised, passed, returned, or in an ExceptionGroup.
 
 
 def reduce_error(error: BaseException) -> Any:
-    """Return how an error is pickled, for a pickler's `reducer_override`."""
+    """Return the reduction of an error, for a pickler's `reducer_override`."""
     if type(error).__module__ == "builtins":
         return NotImplemented
     reduced = error.__reduce_ex__(5)
@@ -622,7 +620,7 @@ def reduce_error(error: BaseException) -> Any:
 
 
 def make_error(cls: type[BaseException], args: tuple[Any, ...]) -> Any:
-    """Call the class as pickle would; if it does not take that, go without its `__init__`."""
+    """Call the class as pickle does; if that fails, create the error without its `__init__`."""
     try:
         return cls(*args)
     except Exception:
@@ -636,23 +634,26 @@ def make_error(cls: type[BaseException], args: tuple[Any, ...]) -> Any:
 
 # --- locks and their like -------------------------------------------------------------------------
 
-# They do not pickle.  Over there each becomes one new lock, however often it arrives, as running
-# the module again would make it.  So does a ContextVar, with its default.
+# Locks do not pickle.  At the receiver each lock becomes one new lock, however often it arrives, as
+# if the module had been imported there.  The same holds for a ContextVar, with its default.
 
 _Ids = MutableMapping[object, str]
 _Kept = MutableMapping[str, object]
 
 _id_of: _Ids = WeakKeyDictionary()
 _sent: _Kept = WeakValueDictionary()
-_made: _Kept = {}  # for good: what is held must not be made once more
-_id_of_variable: _Ids = {}  # for good: Python has no weak references to them
+_made: _Kept = {}  # never removed: a lock that is held must not be created a second time
+_id_of_variable: _Ids = {}  # never removed: a ContextVar has no weak references
 _RECREATED: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 
 
 def recreated_types() -> dict[type, Callable[[Any], tuple[Any, ...]]]:
-    """Return what is created anew: its type, and what tells its maker and the arguments of that."""
+    """Return the types that are recreated, each with a function that returns how.
+
+    The function returns a constructor and its arguments.
+    """
     if not _RECREATED:
-        threading: Any = sys.modules["threading"]  # whose locks these are; nothing locks here
+        threading: Any = sys.modules["threading"]  # not imported, since nothing locks here
         for name in ("Lock", "RLock", "local", "Condition", "Event"):
             make = getattr(threading, name)
             _RECREATED[type(make())] = lambda _, make=make: (make,)  # type: ignore[misc]
@@ -674,7 +675,7 @@ def _variable(name: str, *default: Any) -> ContextVar[Any]:
 
 
 class _NewLock:
-    """Stands in for a lock where it is pickled."""
+    """Pickled in place of a lock."""
 
     def __init__(self, lock: Any) -> None:
         self.lock = lock
@@ -691,7 +692,7 @@ def _books_of(lock: object) -> tuple[_Ids, _Kept]:
 
 
 def _new_lock(made_id: str, make: Callable[..., object], *args: object) -> object:
-    """Return the lock of this process for one of another, the same each time."""
+    """Return this process's lock for a lock of another process, the same each time."""
     found = _sent.get(made_id)
     if found is None:
         found = _made.get(made_id)
@@ -703,6 +704,6 @@ def _new_lock(made_id: str, make: Callable[..., object], *args: object) -> objec
 
 
 def with_new_locks(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the globals of a function, or the members of a class, as they are to be sent."""
+    """Return the globals of a function, or the members of a class, with locks replaced."""
     kinds = recreated_types()
     return {k: _NewLock(v) if type(v) in kinds else v for k, v in members.items()}

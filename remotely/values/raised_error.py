@@ -1,10 +1,10 @@
-"""The error of a method on its way to the caller: a pickle, if it has one, and text.
+"""An exception raised by a method, as sent to the caller: a pickle, if it has one, and text.
 
-The text is the traceback of the process that raised it.  It always arrives: as the cause of the
-error or, if that cannot be made again over there, as the message of an ActorRaised.
+The text is the traceback from the process that raised it.  It always arrives: as the cause of the
+error or, if the caller cannot unpickle the error, as the message of an ActorRaised.
 
 An actor has no file for code that was sent by value: cells of a notebook, and the script itself on
-another machine.  Here linecache knows their lines, and they are added to the text.
+another machine.  The caller's linecache has these lines, and the caller adds them to the text.
 """
 
 import linecache
@@ -26,7 +26,7 @@ class RaisedError(NamedTuple):
 
 
 def pack(error: BaseException, heading: str, ours: Collection[str]) -> RaisedError:
-    """Return what travels.  Frames of `ours`, modules at the top of the traceback, are left out."""
+    """Pack an error, without the frames of `ours`, our modules at the top of the traceback."""
     note = sources.missing_here(error)
     if note:
         error.add_note(note)
@@ -40,18 +40,18 @@ def pack(error: BaseException, heading: str, ours: Collection[str]) -> RaisedErr
 
 def unpack(payload: bytes | memoryview, text: bytes | memoryview) -> BaseException:
     """Return the error, or an ActorRaised with its text."""
-    told = with_source_lines(bytes(text).decode(errors="replace"))
+    trace = with_source_lines(bytes(text).decode(errors="replace"))
     if payload:
         with suppress(Exception):  # its class may not exist here, or not take its own arguments
             error = codec.decode(payload, [])
             if isinstance(error, BaseException):
-                error.__cause__ = RemoteTraceback(told)
+                error.__cause__ = RemoteTraceback(trace)
                 return error
-    return ActorRaised(told)
+    return ActorRaised(trace)
 
 
 def was_raised(error: BaseException) -> bool:
-    """Tell whether a method raised it, and not the toolkit because the method's actor was lost."""
+    """Return whether a method raised it, rather than remotely because the actor was lost."""
     return isinstance(error.__cause__, RemoteTraceback) or hasattr(error, "of_argument")
 
 
@@ -65,8 +65,8 @@ def _users_part(error: BaseException, ours: Collection[str]) -> Any:
 
 # --- source lines that a remote traceback lacks ---------------------------------------------------
 
-# The text comes from a process that may be compromised, and may name any file.  So no file is
-# opened that could block or fill the memory: a device, a pipe, a file of /proc, a huge file.
+# The text comes from a process that may be compromised, and may name any file.  So files that could
+# block or fill the memory are not opened: devices, pipes, files of /proc, huge files.
 
 MAX_FILE_BYTES = 16 << 20
 
@@ -74,20 +74,20 @@ _FRAME = re.compile(r'(?P<margin>[ |+-]*)File "(?P<file>.+)", line (?P<number>\d
 
 
 def with_source_lines(text: str) -> str:
-    """Return a traceback with a line of source below each frame for which there is one here."""
+    """Add the line of source below each frame of a traceback, if it is available here."""
     lines = text.split("\n")
     out = []
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         out.append(line)
         if (frame := _FRAME.match(line)) and not below.startswith(frame["margin"] + "  "):
-            with suppress(Exception):  # the name of a file may be anything
+            with suppress(Exception):  # the file name may be anything
                 source = _line(frame["file"], int(frame["number"]))
                 out += [f"{frame['margin']}  {source}"] if source else []
     return "\n".join(out)
 
 
 def _line(file: str, number: int) -> str:
-    if file not in linecache.cache:  # cells are, and what tracebacks have shown
+    if file not in linecache.cache:  # cells are in it, and files of earlier tracebacks
         found = os.stat(file)
         if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size <= MAX_FILE_BYTES:
             return ""

@@ -1,11 +1,12 @@
-"""References in arguments to what they do not contain: futures, refs, and results in a store.
+"""References in arguments: futures, refs, and results in a store, which are sent separately.
 
-    while a call is pickled   a future among its arguments is noted, and its number is pickled
-    before the call leaves    each becomes an entry: the value, or where the value is
-    where the call arrives    the entries are fetched or unpickled first, and then the arguments
+    while a call is pickled   a future among its arguments enters itself in the call's reference
+                              table, and is pickled as its number there
+    before the call is sent   each number gets an entry: the value, or where the value is
+    when the call arrives     the receiver fetches or unpickles the entries, then the arguments
 
-So arguments are pickled when you make the call, and futures may be done later.  An object notes
-itself in its `__reduce__`: a future always, a large ref if the call goes to another machine.
+So arguments are pickled when you make the call, and futures may complete later.  Objects enter
+themselves in `__reduce__`: a future always, a large ref if the call goes to another machine.
 """
 
 import copy
@@ -22,32 +23,32 @@ from remotely.values.payload import Parcel, Unpacked
 
 
 class _Local(threading.local):
-    """What this thread is doing: `entries` are those of a call, while it is unpickled."""
+    """`entries` are those of the call that this thread is unpickling."""
 
     entries: Sequence[Any] = ()
 
 
 _local = _Local()
 
-# How this process fetches what is in a store; an actor sets it.
+# Fetches a value from a store.  Set in actors only.
 fetch_parcel: Callable[[Parcel], Unpacked] | None = None
 
 
-def noted(thing: object) -> tuple[Any, ...] | None:
-    """Return what to pickle in the place of a thing; None if nobody notes."""
-    found = codec.noting.get()
-    return None if found is None else entry(found.number_of(thing))
+def as_reference(thing: object) -> tuple[Any, ...] | None:
+    """Return what to pickle in place of a thing; None if no call's arguments are being pickled."""
+    table = codec.reference_table.get()
+    return None if table is None else entry(table.number_of(thing))
 
 
 def entry(number: int) -> tuple[Any, ...]:
-    """Return what to pickle in the place of what has this number."""
+    """Return what to pickle in place of the thing with this number."""
     return _entry, (number,)
 
 
 class Referring:
-    """Arguments that were pickled, and the entries that they refer to.  Arrives as the arguments.
+    """Pickled arguments and the entries that they refer to.  Unpickles to the arguments.
 
-    An entry is a value, or something that arrives as one.
+    An entry is a value, or an object that unpickles to one.
     """
 
     def __init__(self, value: Owned, entries: Sequence[Any] = ()) -> None:
@@ -60,7 +61,7 @@ class Referring:
 
 
 class InStore:
-    """A value that is in a store.  It arrives as the value, which is fetched on arrival."""
+    """A value in a store.  Unpickles to the value, which the receiver fetches."""
 
     def __init__(self, parcel: Parcel) -> None:
         self._parcel = parcel
@@ -71,15 +72,17 @@ class InStore:
 
 
 def of_argument(error: BaseException, name: str) -> BaseException:
-    """Return a copy, if it can be copied, of the error of a future that is an argument; it says
-    so."""
-    sentence = f"{name[0].upper()}{name[1:]} is a future that ended so; the call did not run."
+    """Return the error of a future that is an argument, with a note that says so.
+
+    It is a copy, unless the error cannot be copied.
+    """
+    sentence = f"{name[0].upper()}{name[1:]} is a future that failed; the call did not run."
     try:
         copied = copy.copy(error)
     except Exception:  # a class that does not take its own arguments
         copied = error
     copied.__cause__ = error.__cause__
-    copied.of_argument = True  # type: ignore[attr-defined] # and not of the actor that is called
+    copied.of_argument = True  # type: ignore[attr-defined] # not raised by the called actor
     copied.__notes__ = [*getattr(error, "__notes__", ()), sentence]
     return copied.with_traceback(None)
 
@@ -99,7 +102,7 @@ def _entry(number: int) -> Any:
 
 def _fetch(data: bytes) -> Any:
     if fetch_parcel is None:
-        raise RemotelyError("only an actor fetches results of other actors")
+        raise RemotelyError("only an actor can fetch results of other actors")
     return codec.decode(*fetch_parcel(_read(data)))
 
 

@@ -1,14 +1,14 @@
-"""The file from which a detached actor is restarted, because its client may be gone.
+"""The file from which a detached actor is restarted, since its client may be gone.
 
-An actor that has no owner and may be restarted writes the messages that made it into its worker's
-folder: PREPARE and INIT, as they arrived.  If its process dies, its worker starts another, which
-reads them before it takes calls (actor/servant.py).  The worker never reads the file: a pickle is
-code, and a worker runs none.  The file is closed to other users, and is removed with the actor or
-the worker.
+A detached actor that may be restarted writes the messages that created it, PREPARE and INIT as they
+arrived, into its worker's folder.  If its process dies, its worker starts another, which reads them
+before it takes calls (actor/servant.py).  The worker never reads the file, because unpickling runs
+code, and a worker runs none of the user's.  Other users cannot read the file.  It is removed with
+the actor or the worker.
 
-The file holds the number of messages; for each message the number of its frames; for each frame its
-length and its bytes.  It is mapped privately, so that a large array among the arguments is read
-when it is touched, and is writable as if it had arrived in a message.
+The file has the number of messages; for each message the number of its frames; for each frame its
+length and its bytes.  It is mapped privately, so that a large array among the arguments is read on
+access, and is writable as if it had arrived in a message.
 """
 
 import mmap
@@ -25,7 +25,7 @@ Frames = Sequence[bytes | memoryview]
 
 
 def write(folder: Path, actor: str, messages: Sequence[Frames]) -> None:
-    """Write what made this actor; the whole file, or none."""
+    """Write the messages that created this actor, atomically."""
     file = _file(folder, actor)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = file.with_suffix(".new")
@@ -37,7 +37,7 @@ def write(folder: Path, actor: str, messages: Sequence[Frames]) -> None:
 
 
 def read(folder: Path, actor: str) -> list[list[bytes | memoryview]]:
-    """Return the messages that made the previous life.  Raises RemotelyError if there are none."""
+    """Return the messages that created this actor.  Raises RemotelyError if there is no file."""
     try:
         with _file(folder, actor).open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
@@ -66,7 +66,7 @@ def read(folder: Path, actor: str) -> list[list[bytes | memoryview]]:
 
 
 def discard(folder: Path, actor: str) -> None:
-    """Remove the file: the actor is not restarted here."""
+    """Remove the file: the actor is not restarted on this worker."""
     _file(folder, actor).unlink(missing_ok=True)
 
 

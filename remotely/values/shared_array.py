@@ -1,13 +1,13 @@
-"""Writable memory that processes of one host share: an array that travels as its address.
+"""Writable memory shared by processes of one host: an array that is pickled as its address.
 
-The memory is a memfd, as the arena's is (arena.py): it has no name in any file system, and is gone
-with the last process that holds it, whatever was killed.  A SharedArray pickles as the place where
-its sender has it, `/proc/<pid>/fd/<fd>`.  Its receiver opens that once, holds the memory itself
-from then on, and is the sender of whatever it passes on.  So its maker may end.
+The memory is a memfd, like the arena (arena.py): it has no name in any file system, and is freed
+with the last process that holds it, even if processes are killed.  A SharedArray is pickled as its
+address in the sender, `/proc/<pid>/fd/<fd>`.  The receiver opens that once, holds the memory itself
+from then on, and sends its own address if it passes the array on.  So its creator may end.
 
-Between sending and opening, its sender keeps it (in_transit.py).  That it was opened, the receiver
-says without a message: it writes the receipt of the pickle into the last page of the memory.
-A sender that is killed in that moment takes the memory along, and the receiver raises NotShared.
+Between sending and opening, the sender keeps the memory (in_transit.py).  The receiver acknowledges
+the opening without a message: it writes the receipt of the pickle into the last page of the memory.
+If the sender is killed in between, the memory is lost, and the receiver raises NotShared.
 """
 
 import math
@@ -35,10 +35,10 @@ _NAME = "remotely-shared-"
 
 
 class _Address(NamedTuple):
-    """Where the memory can be opened, and what is in it.
+    """The address at which the memory can be opened, and its contents.
 
-    token    names the memory: a number of a descriptor may mean another file by now
-    receipt  names this pickle
+    token    identifies the memory, since the descriptor may belong to another file by now
+    receipt  identifies this pickle
     """
 
     host: str
@@ -55,16 +55,16 @@ class SharedArray:
     """Memory that processes of one machine read and write together, as a NumPy array.
 
     Pass it in calls, constructors and results: the receiver gets the same memory, not a copy.  It
-    starts as zeros, and is freed with its last holder.  Nothing orders what two processes write:
-    let a call's reply tell that a part is written.
+    starts as zeros, and is freed with its last holder.  Writes of two processes are not ordered:
+    use a call's reply to signal that a part is written.
 
-    array                 the memory, as a NumPy array; np.asarray(shared) is the same.  Pickled by
-                          itself it is copied, like any array
+    array                 the memory, as a NumPy array; np.asarray(shared) is the same.  Pickled on
+                          its own it is copied, like any array
     shape, dtype, nbytes  those of the array
 
     Raises ValueError or TypeError for a shape or dtype that cannot be shared, and MemoryError for
-    more than this machine has.  On another machine, or if the sender was killed before it arrived,
-    the receiver raises NotShared.
+    more than this machine has.  On another machine, or if the sender was killed before the array
+    arrived, the receiver raises NotShared.
     """
 
     array: "np.ndarray[Any, Any]"
@@ -79,10 +79,11 @@ class SharedArray:
                 f"and this machine has {format_bytes(this_machine.memory())}"
             )
         token = secrets.token_hex(16)
-        self._hold(_new_memory(token, _room(nbytes)), token, lengths, kind)
+        fd = memory_file.create(_NAME + token, _room(nbytes)) if memory_file.SUPPORTED else -1
+        self._hold(fd, token, lengths, kind)
 
     def _hold(self, fd: int, token: str, shape: tuple[int, ...], dtype: Any) -> None:
-        """Map memory that is open as `fd`, or new memory of this process alone if that is -1."""
+        """Map memory that is open as `fd`; if that is -1, map new private memory."""
         import numpy as np  # noqa: PLC0415 - only processes with arrays import numpy
 
         self._file = OwnedFd(fd) if fd >= 0 else None
@@ -106,7 +107,7 @@ class SharedArray:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._file is None:
-            raise NotShared("this system has no memory that processes share without a name")
+            raise NotShared("this system does not support memory shared by file descriptor (memfd)")
         receipt = secrets.randbits(63) | 1
         in_transit.note([_Sent(self, receipt)])
         host, machine = this_machine.identity(), this_machine.machine_name()
@@ -117,7 +118,7 @@ class SharedArray:
 
 
 class _Sent:
-    """An array in one pickle.  A receipt that others have overwritten makes it wait for longer."""
+    """An array in one pickle.  If another receipt overwrites its own, it is only kept longer."""
 
     def __init__(self, shared: SharedArray, receipt: int) -> None:
         self._shared = shared
@@ -137,8 +138,8 @@ def _receive(*fields: Any) -> SharedArray:
     address = _Address(*fields)
     if address.host != this_machine.identity():
         raise NotShared(
-            f"a SharedArray is memory of one machine: this one is of {address.machine}, and "
-            f"arrived in a process of {this_machine.machine_name()} with files of its own. "
+            f"a SharedArray cannot leave its machine: this one is memory of {address.machine}, and "
+            f"arrived in a process of {this_machine.machine_name()} that cannot open it. "
             "Pass a copy of its array, or place the actor there"
         )
     if (shared := _held.get(address.token)) is None:
@@ -153,8 +154,8 @@ def _open(address: _Address) -> int:
     if fd is None:
         raise NotShared(
             f"the memory of a SharedArray of shape {address.shape} is gone: process {address.pid} "
-            f"of {address.machine}, which sent it, ended or let go of it before it arrived. Keep "
-            "it in a process that stays until another has it"
+            f"of {address.machine}, which sent it, ended or released it before it arrived. Keep "
+            "it in the sending process until the receiver has it"
         )
     return fd
 
@@ -165,10 +166,6 @@ os.register_at_fork(after_in_child=in_transit.forget)
 
 
 # --- new memory -----------------------------------------------------------------------------------
-
-
-def _new_memory(token: str, nbytes: int) -> int:
-    return memory_file.create(_NAME + token, nbytes) if memory_file.SUPPORTED else -1
 
 
 def _room(nbytes: int) -> int:
@@ -182,10 +179,10 @@ def _dtype_of(dtype: Any) -> Any:
     try:
         kind = np.dtype(dtype)
     except TypeError as error:
-        raise TypeError(f"dtype={dtype!r}: it is to be a NumPy dtype ({error})") from None
+        raise TypeError(f"dtype={dtype!r} is not a NumPy dtype ({error})") from None
     if kind.hasobject:
         raise TypeError(
-            f"dtype={dtype!r}: a SharedArray holds numbers, and Python objects belong to one "
+            f"dtype={dtype!r}: a SharedArray cannot hold Python objects, which belong to one "
             "process. Choose a dtype without objects"
         )
     return kind
@@ -196,7 +193,7 @@ def _shape_of(shape: int | Sequence[int]) -> tuple[int, ...]:
         lengths = (shape,) if isinstance(shape, int) else tuple(shape)
         lengths = tuple(operator.index(length) for length in lengths)
     except TypeError:
-        raise TypeError(f"shape={shape!r}: it is to be a whole number, or several") from None
+        raise TypeError(f"shape={shape!r} must be an integer or a tuple of integers") from None
     if any(length < 0 for length in lengths):
-        raise ValueError(f"shape={shape!r}: a length is not below zero")
+        raise ValueError(f"shape={shape!r}: lengths must not be negative")
     return lengths

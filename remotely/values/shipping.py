@@ -1,11 +1,11 @@
-"""The surroundings of a client that a new actor is given: files, and the settings of the script.
+"""The parts of a client's environment that a new actor receives: files, and script settings.
 
-Files travel by `connect(ship=["data/", "lib.py", "models/*.pt"])`.
+The user names the files: `connect(ship=["data/", "lib.py", "models/*.pt"])`.
 
 A file is identified by the SHA-256 of its bytes.  A worker stores each file once, under
-`files/HASH`.  A client's tree is made of links into that store, under `trees/HASH OF THE LIST`, and
-added to `sys.path`.  The working directory never changes: `remotely.shipped("data/x.csv")` is the
-path, on either side.
+`files/HASH`.  A client's tree consists of links into that store, under `trees/HASH OF THE LIST`,
+and is added to `sys.path`.  The working directory never changes: `remotely.shipped("data/x.csv")`
+is the path, in the client and in the actor.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ MAX_FILE_BYTES = 2 << 30
 
 
 class Shipment:
-    """The files of one client: where they lie here, and their hashes.
+    """The files of one client: their paths on this machine, and their hashes.
 
-    A folder with nothing in it is a name that ends in "/", and has no hash.
+    An empty folder is a name that ends in "/", and has no hash.
     """
 
     def __init__(self, paths: str | Path | Iterable[str | Path] = ()) -> None:
@@ -47,14 +47,14 @@ class Shipment:
         digest = _digest(path)
         if self.files.setdefault(name, digest) != digest:
             raise RemotelyError(
-                f"{str(path)!r} and another file would both be shipped as {name!r}: ship the "
-                "folder that they have in common"
+                f"{str(path)!r} and another file would both be shipped as {name!r}: ship their "
+                "common parent folder"
             )
         self._paths[digest] = path
 
     @classmethod
     def from_tree(cls, root: Path | None, files: dict[str, str]) -> "Shipment":
-        """Return what was shipped to this actor, to be shipped on to those that it makes."""
+        """Return the files shipped to this actor, for the actors that it creates."""
         shipment = cls()
         if root is not None:
             shipment.files = dict(files)
@@ -62,7 +62,7 @@ class Shipment:
         return shipment
 
     def read(self, digest: str) -> bytes:
-        """Return a file's bytes.  Raises RemotelyError if they are not what they were."""
+        """Return a file's bytes.  Raises RemotelyError if they have changed."""
         path = self._paths[digest]
         try:
             content = path.read_bytes()
@@ -74,42 +74,42 @@ class Shipment:
 
 
 _CHANGED = (
-    "{} is not what it was when remotely.connect(ship=...) read it, and all actors are to have the "
-    "same files: run the script again, or call remotely.shutdown() and connect again"
+    "{} has changed since remotely.connect(ship=...) read it, and all actors must have the same "
+    "files: run the script again, or call remotely.shutdown() and connect again"
 )
 
 
 def missing(folder: Path, files: dict[str, str]) -> list[str]:
-    """Return the hashes of those files that this worker does not have yet."""
+    """Return the hashes of the files that this worker does not have yet."""
     digests = {digest for digest in files.values() if digest}
     return sorted(digest for digest in digests if not _stored(folder, digest).exists())
 
 
 def store(folder: Path, digest: str, content: bytes | memoryview) -> None:
-    """Keep one file's bytes.  Raises RemotelyError if they changed on the way or at the client."""
+    """Store one file's bytes.  Raises RemotelyError if they do not match the hash."""
     if hashlib.sha256(content).hexdigest() != digest:
         raise RemotelyError("a shipped file changed while it was being sent; run the script again")
     target = _stored(folder, digest)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Several actors may store one file at once, while others link to it.  The first one wins and
-    # stays.  A rename over it would leave the others a file without a name, which has no links.
+    # Several actors may store one file at once, while others link to it.  The first one wins.  A
+    # rename over it would unlink the file that others are about to link to.
     handle, temporary = tempfile.mkstemp(dir=target.parent)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
-    os.chmod(temporary, 0o400)  # the trees link to it: a change of one file would change all
+    os.chmod(temporary, 0o400)  # all trees link to it, so it must not be changed
     with contextlib.suppress(FileExistsError):
         os.link(temporary, target)
     os.unlink(temporary)
 
 
 def lay_out(folder: Path, files: dict[str, str]) -> Path:
-    """Return the root of a tree in which every file has its name; links cost no space."""
+    """Create the tree of links in which every file has its name, and return its root."""
     listing = "\n".join(f"{name} {digest}" for name, digest in sorted(files.items()))
     root = folder / "trees" / hashlib.sha256(listing.encode()).hexdigest()[:16]
     for name, digest in files.items():
         target = (root / name).resolve()
         if root.resolve() not in target.parents:
-            raise RemotelyError(f"the shipped name {name!r} leads out of its folder")
+            raise RemotelyError(f"the shipped name {name!r} is outside of its folder")
         if not digest:
             target.mkdir(parents=True, exist_ok=True)
             continue
@@ -124,7 +124,7 @@ def _stored(folder: Path, digest: str) -> Path:
 
 
 def _expanded(paths: Iterable[str | Path]) -> Iterator[Path]:
-    """Return what is meant: each path, or all that match it as a pattern."""
+    """Yield each path, or all paths that match it as a pattern."""
     for given in paths:
         pattern = os.fspath(given)
         if not glob.has_magic(pattern) or os.path.lexists(pattern):
@@ -137,7 +137,7 @@ def _expanded(paths: Iterable[str | Path]) -> Iterator[Path]:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """Return the files below a path, and the folders in which there is nothing to ship."""
+    """Return the files below a path, and the folders without any file to ship."""
     if path.is_dir():
         return list(_below(path, frozenset({path.resolve()})))
     if path.is_file():
@@ -145,8 +145,8 @@ def _files_of(path: Path) -> list[Path]:
     raise RemotelyError(f"cannot ship {str(path)!r}: there is no such file or folder")
 
 
-def _below(folder: Path, around: frozenset[Path]) -> Iterator[Path]:
-    """Yield them, through links too; `around` are the folders that lead here, without links."""
+def _below(folder: Path, parents: frozenset[Path]) -> Iterator[Path]:
+    """Yield the files below a folder, through links too; `parents` are resolved."""
     try:
         inside = sorted(path for path in folder.iterdir() if path.name != "__pycache__")
     except OSError as error:
@@ -154,12 +154,12 @@ def _below(folder: Path, around: frozenset[Path]) -> Iterator[Path]:
     is_empty = True
     for path in inside:
         if path.is_dir():
-            if (real := path.resolve()) in around:
+            if (real := path.resolve()) in parents:
                 raise RemotelyError(
-                    f"cannot ship {str(path)!r}: it is a link to {str(real)!r}, in which it lies "
-                    "itself. Remove it, or ship what lies beside it"
+                    f"cannot ship {str(path)!r}: it is a link to {str(real)!r}, which contains it. "
+                    "Remove the link, or ship the files beside it"
                 )
-            yield from _below(path, around | {real})
+            yield from _below(path, parents | {real})
         elif path.is_file():
             yield path
         else:
@@ -170,14 +170,13 @@ def _below(folder: Path, around: frozenset[Path]) -> Iterator[Path]:
 
 
 def _name_of(path: Path, given: Path, root: Path) -> str:
-    """Return a file's name below the client's folder, or below that of what was given.
+    """Return a file's name relative to the client's folder, or else to the parent of `given`.
 
-    Links keep their names: only those on the way to what was given are followed, to see where it
-    lies.
+    Links below `given` keep their names; only links in the path to it are resolved.
     """
     full, start = Path(os.path.abspath(path)), Path(os.path.abspath(given))
-    way = start.resolve() if start.is_dir() else start.parent.resolve() / start.name
-    for candidate in (full, way / full.relative_to(start)):
+    real = start.resolve() if start.is_dir() else start.parent.resolve() / start.name
+    for candidate in (full, real / full.relative_to(start)):
         if candidate.is_relative_to(root):
             return candidate.relative_to(root).as_posix()
     return full.relative_to(start.parent).as_posix()
@@ -186,8 +185,8 @@ def _name_of(path: Path, given: Path, root: Path) -> str:
 def _digest(path: Path) -> str:
     if path.stat().st_size > MAX_FILE_BYTES:
         raise RemotelyError(
-            f"{path} is larger than {format_bytes(MAX_FILE_BYTES)}; put it where the workers can "
-            "read it"
+            f"{path} is larger than {format_bytes(MAX_FILE_BYTES)}; put it on a file system that "
+            "the workers can read"
         )
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -195,8 +194,10 @@ def _digest(path: Path) -> str:
 def prepare(
     job: str, host: str, files: dict[str, str], concurrency: int, sources: bytes
 ) -> Prepare:
-    """Return what a new actor is told of this process, so that the user's modules find there what
-    they would find here; `files` are shipped, `sources` the modules of the script."""
+    """Return the PREPARE message for a new actor, with the environment of the user's modules.
+
+    `files` are the shipped files, `sources` the modules of the script.
+    """
     return Prepare(
         job=job,
         host=host,

@@ -1,19 +1,19 @@
-"""The user's own modules, sent as source and imported over there.
+"""The user's own modules, sent as source and imported in the actor.
 
 A client gathers the modules of the script (`Way.SOURCE` in picklers.py) into batches: its library.
-Every actor that it calls is sent each batch, ahead of the first call that may
-need it: with PREPARE what is loaded when the actor is made, in SOURCES what is loaded later.  In
-the actor a finder, the first of all, serves them to Python's own import system.
-So they are imported as they are here, under the same names, with the same `__file__`, once.
-Whatever a call, an import in a method or another module asks for is the same module, on the same
-machine and on another.
+It sends each batch to every actor that it calls, ahead of the first call that may need it: with
+PREPARE the modules that are loaded when the actor is created, in SOURCES those loaded later.  In
+the actor, a finder at the front of `sys.meta_path` serves them to Python's import system.  So each
+is imported once, under the same name and with the same `__file__` as in the client.  A call, an
+import in a method, and another module all get the same module, on this machine or another.
 
-Of a package all files travel, not the loaded modules alone, so that a method may import others.
+All files of a package are sent, not only the loaded modules, so that a method may import others.
 
-The source is that which the module had when it was first sent; `importlib.reload` makes it be read
+A module is sent with the source that it had when it was first sent; `importlib.reload` has it read
 again.  An actor that has imported a module keeps it, whatever is sent later.
 
-What was shipped by name (`connect(ship=...)`) is imported from there, beside its data.
+Modules shipped by name (`connect(ship=...)`) are imported from the shipped files, so that they find
+the data beside them.
 """
 
 import contextlib
@@ -44,22 +44,22 @@ from remotely.values.picklers import Way, goes_by_name, is_of_standard_library, 
 log = logging.getLogger("remotely")
 
 MAX_BYTES = 16 << 20  # of all modules of one client
-MAX_FILES = 5000  # of one package, and its folders
-MTIME = 0  # by which Python tells whether what is compiled is of this source
+MAX_FILES = 5000  # files and folders of one package
+MTIME = 0  # compared by Python to see whether compiled code belongs to this source
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
-    """One module.  Without text it is a package without an `__init__`, or goes by value."""
+    """One module.  Without text it is a package without an `__init__`, or is sent by value."""
 
     name: str
     file: str = ""
     text: bytes | None = None
     path: list[str] | None = None  # of a package
     by_value: bool = False
-    compiled: bytes = b""  # as in a .pyc file; empty if it was not loaded
+    compiled: bytes = b""  # as in a .pyc file; empty if the module was not loaded
 
-    def is_as(self, other: "Source | None") -> bool:
-        """Tell whether it would be the same module."""
+    def is_same_module(self, other: "Source | None") -> bool:
+        """Compare without the compiled code."""
         return other is not None and (self.file, self.text, self.path, self.by_value) == (
             other.file,
             other.text,
@@ -69,7 +69,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Batch(NamedTuple):
-    """Some sources as they travel, and the hash by which an actor knows that it has them."""
+    """Packed sources, and the hash by which an actor knows that it has them."""
 
     digest: str
     content: bytes
@@ -79,7 +79,7 @@ def batch_of(content: bytes) -> Batch:
     return Batch(hashlib.sha256(content).hexdigest(), content)
 
 
-# --- reading them ---------------------------------------------------------------------------------
+# --- reading sources ------------------------------------------------------------------------------
 
 
 def nbytes_of(sources: Iterable[Source]) -> int:
@@ -87,7 +87,7 @@ def nbytes_of(sources: Iterable[Source]) -> int:
 
 
 def source_of(name: str, module: ModuleType, spec: Any, way: Way) -> Source | None:
-    """Return how a module is sent; None if that is not by this file."""
+    """Return the source to send for a module; None if it is not sent as source."""
     path = getattr(module, "__path__", None)
     path = None if path is None else [str(folder) for folder in path]
     if way is Way.SOURCE:
@@ -96,20 +96,20 @@ def source_of(name: str, module: ModuleType, spec: Any, way: Way) -> Source | No
     if path is not None and not is_of_standard_library(name):  # a folder without an `__init__`
         return Source(name, path=path)
     if name in ("__main__", "__mp_main__") or not spec.origin or is_of_standard_library(name):
-        return None  # that name is another module's over there, which may be imported
+        return None  # in the actor, the name is another module's, which may be imported
     return Source(name, by_value=True)
 
 
 def _compiled(name: str, spec: Any, text: bytes) -> bytes:
-    """Return what Python has compiled of a loaded module, so that no actor need do it again."""
-    with contextlib.suppress(Exception):  # it was edited, and is no Python at the moment
+    """Return the code of a loaded module as in a .pyc file, so that actors need not compile it."""
+    with contextlib.suppress(Exception):  # it was edited, and has a syntax error at the moment
         code = marshal.dumps(spec.loader.get_code(name))
         return importlib.util.MAGIC_NUMBER + struct.pack("<LLL", 0, MTIME, len(text)) + code
     return b""
 
 
 def files_of(package: Source) -> Iterator[Source]:
-    """Yield the modules below a package that lies in a folder; MAX_FILES and one more at most."""
+    """Yield the modules below a top-level package; at most MAX_FILES + 1."""
     if package.text is None or not package.path or "." in package.name:
         return
     left = MAX_FILES + 1
@@ -118,7 +118,7 @@ def files_of(package: Source) -> Iterator[Source]:
     while todo and left:
         name, folder = todo.pop()
         with contextlib.suppress(OSError):
-            if folder.resolve() in seen:  # a link to a folder above
+            if folder.resolve() in seen:  # a link to a parent folder
                 continue
             seen.add(folder.resolve())
             entries = {entry.name: entry for entry in folder.iterdir()}
@@ -144,7 +144,7 @@ def _module_at(package: str, file: Path) -> Source:
     return Source(f"{package}.{file.stem}", str(file), file.read_bytes())
 
 
-# --- as bytes -------------------------------------------------------------------------------------
+# --- packing --------------------------------------------------------------------------------------
 
 
 def pack(sources: Sequence[Source]) -> Batch:
@@ -154,34 +154,34 @@ def pack(sources: Sequence[Source]) -> Batch:
 def unpack(content: bytes) -> list[Source]:
     reader = zlib.decompressobj()
     try:
-        # Beside the modules there are their names and paths, which are short, but may be many.
+        # Twice, since the names and paths of many modules also take room.
         packed = reader.decompress(content, 2 * MAX_BYTES)
         if reader.eof:
             return _decode(packed)
     except (zlib.error, msgspec.DecodeError) as error:
         raise RemotelyError(f"not the sources of a client: {error}") from None
-    raise RemotelyError("the sources of a client are too large, or cut off")
+    raise RemotelyError("the sources of a client are too large or truncated")
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Source]).decode
 
 
-# --- those of this process ------------------------------------------------------------------------
+# --- the sources of this process ------------------------------------------------------------------
 
 
-class Informed(Protocol):
-    """An actor, as far as it is sent modules."""
+class Receiver(Protocol):
+    """An actor that is sent modules."""
 
-    sent: tuple[int, frozenset[str]]  # which life, and the hashes of batches
+    sent: tuple[int, frozenset[str]]  # a life, and the hashes of the batches that it has
 
 
 class Library:
     """The sources of this process, in the batches in which they are sent; `batches` only grows.
 
-    All of it has a limit, MAX_BYTES.  What Python has compiled is left out first.  If that is not
-    enough, making an actor is refused, but a call never is: it may be one that ends a long run.
-    The largest modules are then left out, and a warning names them, once.
+    The total is limited to MAX_BYTES.  Compiled code is left out first.  If that is not enough, no
+    actor can be created, but calls never fail: one may be the last of a long run.  Instead the
+    largest modules are left out, and a warning names them, once.
     """
 
     def __init__(self) -> None:
@@ -189,21 +189,21 @@ class Library:
         self._lock = RLock()
         self._held: dict[str, Source] = {}  # the newest of each name
         self._read: dict[str, object] = {}  # the spec with which a module was last read
-        self._left_out: dict[str, object] = {}  # the same of those for which there was no room
-        self._installed: set[str] = set()  # most of what is loaded
-        self.loaded = 0  # so many modules, at the last look
-        self._whole = Batch("", b"")  # what a new actor is sent
-        self._whole_of = 0  # so many batches
+        self._left_out: dict[str, object] = {}  # the same, for modules left out for lack of room
+        self._installed: set[str] = set()  # most of the loaded modules
+        self.loaded = 0  # how many modules were loaded at the last look
+        self._whole = Batch("", b"")  # sent to new actors
+        self._whole_of = 0  # how many batches `_whole` combines
 
     def after_fork(self) -> None:
-        """In a forked child: the thread that held the lock may not exist here."""
+        """In a forked child: replace the lock, whose holder may not exist here."""
         self._lock = RLock()
 
-    def gather(self, what: str = "makes an actor") -> None:
-        """Make a batch of the modules that are new or were reloaded, if there are any.
+    def gather(self, what: str = "creates an actor") -> None:
+        """Add a batch of the modules that are new or were reloaded, if there are any.
 
-        Called before an actor is made, or an object served: errors say `what` is done.  Raises
-        RemotelyError if all of it is too large, and in an actor that is importing such a module.
+        Called before an actor is created, or an object served; `what` says so in errors.  Raises
+        RemotelyError if the total is too large, and in an actor that is importing such a module.
         """
         refuse_while_importing(what)
         self._update(refuses=True)
@@ -211,13 +211,13 @@ class Library:
     def look(self) -> None:
         """Gather if modules may have been loaded since the last time; called before each call.
 
-        For want of room it leaves out the largest, and says so once.
+        If the total is too large, it leaves out the largest modules, and warns once.
         """
         if len(sys.modules) != self.loaded:
             self._update(refuses=False)
 
     def whole(self) -> tuple[Batch, list[str]]:
-        """Return all as they are now, as one batch, and the hashes of those it stands for."""
+        """Return all sources as one batch, and the hashes of the batches that it combines."""
         with self._lock:
             if self._whole_of != len(self.batches):
                 self._whole_of = len(self.batches)
@@ -225,30 +225,30 @@ class Library:
                 self._whole = self.batches[0] if is_one else pack(list(self._held.values()))
             return self._whole, [batch.digest for batch in self.batches]
 
-    def whole_for(self, actor: "Informed", life: int) -> tuple[bytes, int]:
-        """Return all modules, for a new life of an actor, and how many batches they stand for."""
-        batch, stands_for = self.whole()
-        actor.sent = life, frozenset((batch.digest, *stands_for))
-        return batch.content, len(stands_for)
+    def whole_for(self, actor: "Receiver", life: int) -> tuple[bytes, int]:
+        """Return all modules for a new life of an actor, and how many batches they combine."""
+        batch, digests = self.whole()
+        actor.sent = life, frozenset((batch.digest, *digests))
+        return batch.content, len(digests)
 
-    def unsent_for(self, actor: "Informed", life: int, sent: int) -> tuple[Sequence[Batch], int]:
-        """Return the batches that a life of an actor lacks, and how many there are now.
+    def unsent_for(self, actor: "Receiver", life: int, sent: int) -> tuple[Sequence[Batch], int]:
+        """Return the batches that a life of an actor lacks, and how many batches there are now.
 
-        The first `sent` went over the same connection.  Others have arrived by another, as
-        `actor.sent` tells.  If two threads send the same, nothing is harmed.
+        The first `sent` went over the same connection; `actor.sent` has those that arrived over
+        another.  It does no harm if two threads send the same batch.
         """
         batches = list(self.batches)
-        there = actor.sent[1] if actor.sent[0] == life else frozenset()
-        lacking = [batch for batch in batches[sent:] if batch.digest not in there]
+        arrived = actor.sent[1] if actor.sent[0] == life else frozenset()
+        lacking = [batch for batch in batches[sent:] if batch.digest not in arrived]
         return lacking, len(batches)
 
-    def arrived(self, actor: "Informed", life: int, digest: str) -> None:
-        """Note that a life of an actor has a batch."""
-        there = actor.sent[1] if actor.sent[0] == life else frozenset()
-        actor.sent = life, there | {digest}
+    def arrived(self, actor: "Receiver", life: int, digest: str) -> None:
+        """Record that a life of an actor has a batch."""
+        before = actor.sent[1] if actor.sent[0] == life else frozenset()
+        actor.sent = life, before | {digest}
 
     def add(self, batch: Batch) -> list[Source]:
-        """Keep what this process was sent, to send it on.  Return the sources that are new."""
+        """Keep a batch that this process received, to pass it on.  Return the new sources."""
         with self._lock:
             if any(batch.digest == known.digest for known in self.batches):
                 return []
@@ -260,11 +260,12 @@ class Library:
     def _update(self, refuses: bool) -> None:
         with self._lock:
             loaded = len(sys.modules)
-            found, read = self._new(but={} if refuses else self._left_out)
+            found, read = self._new(skip={} if refuses else self._left_out)
             room = self._make_room(found)
             total = MAX_BYTES - room
             if refuses and room < 0 and found:
-                raise RemotelyError(_too_large(total, found.values()))
+                name = _shown(_largest(found.values()))
+                raise RemotelyError(f"{_exceeded(total)}; the largest is {name}: {_ADVICE}")
             if refuses:
                 self._left_out.clear()
             left_out = []
@@ -274,36 +275,37 @@ class Library:
                 left_out.append(largest)
                 room += len(largest.text or b"")
             if left_out:
-                log.warning("%s", _left_out(total, left_out))
+                names, advice = ", ".join(map(_shown, left_out)), _ADVICE.capitalize()
+                log.warning("%s; actors are not sent %s. %s", _exceeded(total), names, advice)
             self._add(found, read, room)
             self.loaded = loaded
 
-    def _new(self, but: dict[str, object]) -> tuple[dict[str, Source], dict[str, object]]:
+    def _new(self, skip: dict[str, object]) -> tuple[dict[str, Source], dict[str, object]]:
         """Return the modules that are new or were reloaded, and the specs of all that were read."""
         found: dict[str, Source] = {}
         read: dict[str, object] = {}
-        loaded: dict[str, Any] = dict(sys.modules)  # there may be other things than modules
+        loaded: dict[str, Any] = dict(sys.modules)  # may contain objects other than modules
         for name, module in loaded.items():
             if name in self._installed:
                 continue
             spec = getattr(module, "__spec__", None)
             if spec is None or not isinstance(module, ModuleType):
                 continue
-            if self._read.get(name) is spec or but.get(name) is spec:
+            if self._read.get(name) is spec or skip.get(name) is spec:
                 continue
             way = way_of(name)
             if way is Way.INSTALLED:
                 self._installed.add(name)
                 continue
-            with contextlib.suppress(Exception):  # its file is gone, say: nothing to be sent
+            with contextlib.suppress(Exception):  # for example, its file is gone
                 source = source_of(name, module, spec, way)
-                if source is not None and not source.is_as(self._held.get(name)):
+                if source is not None and not source.is_same_module(self._held.get(name)):
                     found[name] = source
             read[name] = spec
         return found, read
 
     def _make_room(self, found: dict[str, Source]) -> int:
-        """Return how many bytes are left, which may be less than none."""
+        """Drop compiled code if the limit is exceeded; return the bytes left, maybe negative."""
         room = MAX_BYTES - nbytes_of({**self._held, **found}.values())
         if room >= 0:
             return room
@@ -314,7 +316,7 @@ class Library:
         return MAX_BYTES - nbytes_of({**self._held, **found}.values())
 
     def _add(self, found: dict[str, Source], read: dict[str, object], room: int) -> None:
-        """Make a batch of these, and of what lies beside them in packages, as far as it fits."""
+        """Add a batch of these, and of the other files of their packages as far as they fit."""
         self._read.update(read)
         for package in [s for s in found.values() if s.name not in self._held]:
             files = list(files_of(package))
@@ -332,19 +334,10 @@ def _largest(found: Iterable[Source]) -> Source:
     return max(found, key=lambda source: len(source.text or b""))
 
 
-def _too_large(total: int, found: Iterable[Source]) -> str:
-    return f"{_total(total)}; the largest is {_shown(_largest(found))}: {_WAY_OUT}"
-
-
-def _left_out(total: int, sources: Sequence[Source]) -> str:
-    names = ", ".join(map(_shown, sources))
-    return f"{_total(total)}; actors are not sent {names}. {_WAY_OUT.capitalize()}"
-
-
-def _total(nbytes: int) -> str:
+def _exceeded(nbytes: int) -> str:
     return (
-        f"the modules of this script have {format_bytes(nbytes)}; {format_bytes(MAX_BYTES)} can be "
-        "sent"
+        f"the modules of this script are {format_bytes(nbytes)}; at most {format_bytes(MAX_BYTES)} "
+        "can be sent"
     )
 
 
@@ -352,28 +345,30 @@ def _shown(source: Source) -> str:
     return f"{source.name} ({source.file})"
 
 
-_WAY_OUT = (
-    "install what is large on the workers, or keep data in files and ship those (connect(ship=...))"
+_ADVICE = (
+    "install large packages on the workers, or keep data in files and ship them (connect(ship=...))"
 )
 
 
 library = Library()
 
 
-# --- importing them -------------------------------------------------------------------------------
+# --- importing sources ----------------------------------------------------------------------------
 
 
 class Finder(MetaPathFinder):
     """Finds the modules that this process was sent."""
 
     def __init__(self) -> None:
-        self.shipped_root: Path | None = None  # of what was shipped by name, which goes before
-        self.is_elsewhere = False  # the client's files are not here
+        self.shipped_root: Path | None = None  # shipped files have precedence
+        self.is_elsewhere = False  # the client's files are not on this machine
         self._sources: dict[str, Source] = {}
 
     def offer(self, sources: Sequence[Source]) -> list[str]:
-        """Serve these from now on.  Return the names of those that are imported already, as older
-        text, and stay so."""
+        """Serve these from now on.
+
+        Returns the names of modules that are already imported from older text, and are kept.
+        """
         kept = []
         for source in sources:
             held = self._sources.get(source.name)
@@ -385,7 +380,7 @@ class Finder(MetaPathFinder):
         return kept
 
     def install(self, first: bool) -> None:
-        """Be asked for each import: first of all in an actor, last of all in a client."""
+        """Register for each import: as the first finder in an actor, as the last in a client."""
         if self not in sys.meta_path:
             sys.meta_path.insert(0 if first else len(sys.meta_path), self)
 
@@ -397,10 +392,10 @@ class Finder(MetaPathFinder):
             return None
         if source.by_value:
             raise ImportError(
-                f"{name} goes to actors by value, since its loader changes it as it reads it (as "
-                "pytest does to tests), and cannot be imported there as well: each of its classes "
-                "would be two. Import what is needed of it at the top of the script, or move it "
-                "to a module of its own",
+                f"{name} is sent to actors by value, because its loader rewrites it (as pytest "
+                "does with tests), and cannot be imported there as well: each of its classes "
+                "would exist twice. Import what you need of it at the top of the script, or move "
+                "that to a module of its own",
                 name=name,
             )
         if source.text is None:
@@ -410,7 +405,7 @@ class Finder(MetaPathFinder):
         )
 
     def _folder(self, source: Source, path: Sequence[str] | None) -> ModuleSpec:
-        """Return a package without an `__init__`, which may have parts that are installed here."""
+        """Return a package without an `__init__`, which may have parts installed here."""
         spec = ModuleSpec(source.name, None, is_package=True)
         here = PathFinder.find_spec(source.name, path)
         installed = (here and here.submodule_search_locations) or ()
@@ -428,7 +423,7 @@ class Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Loads a module from what was sent, as Python would from its file and its .pyc file."""
+    """Loads a module from its sent source, as Python does from its file and its .pyc file."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source.name, source.file)
@@ -449,7 +444,7 @@ class _Loader(SourceFileLoader):
         return {"mtime": MTIME, "size": len(self._source.text or b"")}
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0) -> None:
-        """Leave the .pyc files of the client alone."""
+        """Write no .pyc file."""
 
     def exec_module(self, module: ModuleType) -> None:
         outer = importing()
@@ -464,14 +459,13 @@ _here = threading.local()
 
 
 def importing() -> str:
-    """Return the module of the script that this thread is importing in an actor; empty if none."""
+    """Return the script's module that this thread is importing in an actor; empty if none."""
     name: str = getattr(_here, "importing", "")
     return name
 
 
 def refuse_while_importing(what: str) -> None:
-    """Raise RemotelyError where the top level of a module would do in each actor what it did in
-    the script."""
+    """Raise RemotelyError if the top level of a module calls this while an actor imports it."""
     if name := importing():
         raise RemotelyError(
             f"the module {name} {what} when it is imported, and actors import it too: each of them "
@@ -480,12 +474,12 @@ def refuse_while_importing(what: str) -> None:
 
 
 def missing_here(error: BaseException) -> str:
-    """Return what to do about a module that an actor does not find; empty for other errors."""
+    """Return advice about a module that an actor cannot find; empty for other errors."""
     if not isinstance(error, ModuleNotFoundError) or not error.name or not finder.is_elsewhere:
         return ""
     top = error.name.partition(".")[0]
     return (
-        f"{error.name} is neither installed on this machine nor was it sent here. A module beside "
+        f"{error.name} is not installed on this machine, and was not sent here. A module beside "
         f'the script is sent if the script imports it at its top, or ships it: connect(ship=["'
         f'{top}.py"]), or ["{top}/"] for a package'
     )
@@ -501,12 +495,12 @@ _CODE = (type, FunctionType, functools._lru_cache_wrapper)
 
 
 def send_code_to_children() -> None:
-    """From now on, send children of this process the code that they need.
+    """Make multiprocessing send child processes the code that they need.
 
     multiprocessing pickles functions by name, and a child that is not forked imports their modules.
-    In an actor there is no such name for what has come by value, and no file of a module that was
-    sent as source to another machine.  So functions and classes go by value where calls would send
-    them so, and a child's preparation brings the sources, before anything is imported.
+    In an actor, code that arrived by value has no importable name, and a module that was sent as
+    source has no file on another machine.  So functions and classes are pickled as for calls, and a
+    child's preparation data brings the sources, before the child imports anything.
     """
     from multiprocessing import reduction, spawn  # noqa: PLC0415 - only actors need it
 
@@ -514,8 +508,8 @@ def send_code_to_children() -> None:
 
     def prepare(name: str) -> dict[str, Any]:
         data: dict[str, Any] = plain_preparation(name)
-        data.pop("init_main_from_name", None)  # it is ours, and not the script
-        data["remotely"] = _Code()  # children ignore what they do not know
+        data.pop("init_main_from_name", None)  # the main module is ours, not the script
+        data["remotely"] = _Code()  # children ignore unknown keys
         return data
 
     reduction.ForkingPickler.reducer_override = _reduce  # type: ignore[method-assign]
@@ -525,12 +519,12 @@ def send_code_to_children() -> None:
 def _reduce(pickler: object, obj: Any) -> Any:
     if not isinstance(obj, _CODE) or goes_by_name(obj):
         return NotImplemented
-    encoded = codec.encode(obj, "what a child process is sent", in_band=True)
+    encoded = codec.encode(obj, "an object sent to a child process", in_band=True)
     return codec.decode, (encoded.payload,)
 
 
 class _Code:
-    """The sources of this process.  Arrives as None, when they can be imported."""
+    """The sources of this process.  Unpickles to None, after making them importable."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         batch, _ = library.whole()

@@ -1,7 +1,7 @@
 """The search for the part of a value that does not pickle, and the advice about it.
 
-It searches by bisection, and pickles each part apart from what it lies in: a method leads back to
-its class, for one.
+The search is a bisection.  Each part is pickled without the objects that contain it, since a part
+may refer back to them, as a method does to its class.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 
 from remotely.values.picklers import SearchingPickler, globals_of
 
-# Limits on the depth of the search and on the length of a key that is shown.  In something that is
-# nested without end, the search stops much earlier, because no part of it is to blame.
+# Limits on the depth of the search and on the length of a key in a path.  In an endlessly nested
+# value the search stops much earlier, because no single part of it is to blame.
 _MAX_DEPTH = 40
 _MAX_DEPTH_OF_ENDLESS = 3
 _MAX_KEY_LETTERS = 40
 
 
-# What messages call a value; a tuple has a name for each item of a tuple.
+# The name of a value in messages; a tuple names each item of a tuple.
 PartNames = str | tuple["PartNames", ...]
 
 
 class Refused(TypeError):
-    """Raised by the `__reduce__` of a type of ours; `why` says what it is, and what to do."""
+    """Raised by `__reduce__` of a type of ours; `why` says what it is, and what to do."""
 
     def __init__(self, value: object, why: str) -> None:
         super().__init__(why)
@@ -35,7 +35,7 @@ class UnpicklablePart(NamedTuple):
     path: str
     type_name: str
     error: Exception
-    advice: str = ""  # what it is and what to do, if we know
+    advice: str = ""  # what it is and what to do, if known
 
 
 def find_unpicklable_part(value: object, path: str) -> UnpicklablePart | None:
@@ -53,7 +53,7 @@ def find_unpicklable_part(value: object, path: str) -> UnpicklablePart | None:
         around.append(value)
         try:
             found = _first_bad(_children(value, path), around)
-        except Exception:  # a user's object may raise at the least touch
+        except Exception:  # any access to a user's object may raise
             break
         if found is None:
             break
@@ -72,7 +72,7 @@ def not_picklable_message(value: object, what: PartNames, error: Exception) -> s
             break
     reason = f"{type(culprit.error).__name__}: {_shown(culprit.error)}"
     if _is_endless(culprit.error):
-        reason = "it is nested too deeply, or without end"
+        reason = "it is nested too deeply or endlessly"
     if not culprit.path:
         where = root or "the value"
     elif root and " " in root:
@@ -83,12 +83,12 @@ def not_picklable_message(value: object, what: PartNames, error: Exception) -> s
         return f"{where} {culprit.advice}"
     return (
         f"{where} cannot be sent: it is a {culprit.type_name}, which does not pickle ({reason}); "
-        "leave it out (`__getstate__`), or make it over there"
+        "leave it out (`__getstate__`), or create it in the receiver"
     )
 
 
 def _error_of(value: object, around: Sequence[object]) -> Exception | None:
-    """Return the error with which pickling a value ends, without what is around it."""
+    """Return the error of pickling a value without the objects around it; None if it pickles."""
     ids, nowhere = frozenset(map(id, around)), SimpleNamespace(write=len)
     try:
         SearchingPickler(ids, nowhere, protocol=5, buffer_callback=lambda _: False).dump(value)
@@ -121,7 +121,7 @@ def _is_endless(error: Exception) -> bool:
 def _first_bad(
     children: list[tuple[str, Any]], around: Sequence[object]
 ) -> tuple[str, Any, Exception] | None:
-    """Return the first child that does not pickle by itself, by halving."""
+    """Find a child that does not pickle on its own, by bisection."""
     low, high = 0, len(children)
     if _error_of([child for _, child in children], around) is None:
         return None
@@ -162,7 +162,7 @@ def _children(value: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def _function_children(function: FunctionType, path: str) -> list[tuple[str, Any]]:
-    """Return what a function brings along: the variables that it closes over, and its globals."""
+    """Return the objects that are sent with a function: its closure, globals and attributes."""
     name = path or function.__name__
     code = function.__code__
     found: list[tuple[str, Any]] = []
@@ -181,15 +181,15 @@ def _function_children(function: FunctionType, path: str) -> list[tuple[str, Any
 
 
 def _state_children(value: Any, path: str) -> list[tuple[str, Any]]:
-    """Return the parts of an object as its own `__reduce_ex__` tells them."""
+    """Return the parts of an object according to its own `__reduce_ex__`."""
     try:
         reduced = value.__reduce_ex__(5)
     except Exception:
         return []
     if not isinstance(reduced, tuple):
         return []
-    parts_told: list[Any] = [*reduced, None, None, None, None]
-    arguments, state, items, pairs = parts_told[1:5]
+    padded: list[Any] = [*reduced, None, None, None, None]
+    arguments, state, items, pairs = padded[1:5]
     found: list[tuple[str, Any]] = []
     for attributes in state if isinstance(state, tuple) else (state,):
         if isinstance(attributes, dict):
@@ -201,13 +201,13 @@ def _state_children(value: Any, path: str) -> list[tuple[str, Any]]:
     if pairs is not None:
         found += [(f"{path}[{_key(k)}]", v) for k, v in pairs]
     for i, argument in enumerate(arguments or ()):
-        is_class = argument is type(value)  # what it has, the value has too
+        is_class = argument is type(value)
         found.append((path if is_class else f"{path}.__reduce_ex__(5)[1][{i}]", argument))
     return found
 
 
 def _key(key: object) -> str:
-    """Return a dict's key as in its path.  Only plain keys: a repr may be anything."""
+    """Return a dict's key for a path.  Only plain keys are shown: other reprs may be anything."""
     if type(key) in (str, int, bool, float, bytes):
         text = repr(key)
         return text if len(text) <= _MAX_KEY_LETTERS else f"{text[:_MAX_KEY_LETTERS]}…"

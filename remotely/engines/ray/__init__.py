@@ -1,21 +1,21 @@
-"""The engine of "ray:..." addresses: the same objects, as actors of a Ray cluster.
+"""The engine of "ray:..." addresses: remote objects as actors of a Ray cluster.
 
-    address    "ray:auto", "ray:local", "ray:HOST:PORT", and the sentences for bad ones
-    session    how this process joins a cluster, or starts one
-    engine     the verbs of the seam
-    placing    how an actor gets its room, its process and its object, in each of its lives
-    actor      one actor as a client knows it, and what Ray's errors mean
-    calls      how calls leave, and how their outcomes arrive
+    address    "ray:auto", "ray:local", "ray:HOST:PORT", and the errors for bad ones
+    session    joining a cluster, or starting one
+    engine     the methods of `engine.Engine`
+    placing    the resources, process and object of an actor, in each of its lives
+    actor      one actor as a client knows it, and the meaning of Ray's errors
+    calls      sending calls, and receiving their outcomes
     stored     values in Ray's object store, which arguments refer to
-    host       the Ray actor in which one object lives
-    report     who is on the cluster
+    host       the Ray actor that contains one object
+    report     the status of the cluster
 
-An object lives in one Ray actor of its own, its Host, which runs the same servant as an actor of
-ours (remotely/actor/hosted.py).  Ray starts the process, carries bytes and notices its end.
-Values are pickled by our codec.  Large buffers, and results that are passed on, lie in Ray's object
-store; Ray sees no pickle of ours, and so counts references by the ObjectRefs beside it.
+Each object has a Ray actor of its own, its Host, which runs the same servant as an actor of ours
+(remotely/actor/hosted.py).  Ray starts the process, carries bytes and detects the end of the
+process.  Our codec pickles values.  Large buffers, and results that are passed on, are in Ray's
+object store.  Ray never sees our pickles, so it counts references by the ObjectRefs sent with them.
 
-Ray is imported where such an address is used, and nowhere else.
+Ray is imported only when such an address is used.
 """
 
 from remotely.engine import Promises

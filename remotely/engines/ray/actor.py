@@ -1,4 +1,4 @@
-"""One actor as a client on Ray knows it: its host, where that is, and how it has ended."""
+"""An actor as a client on Ray knows it: its host, the host's place, and how it has ended."""
 
 import secrets
 from typing import Any
@@ -19,21 +19,21 @@ from remotely.engines.ray.host import ROUTE_BYTES, Place, State
 from remotely.errors import ActorDied, RemotelyError, WorkerLost, doubt
 
 NAMESPACE = "remotely"
-ANSWER_S = 10.0  # what a host has to say what it is; one without room yet says nothing
+ANSWER_S = 10.0  # timeout for the state of a host; one that waits for resources does not reply
 
 
 class HostedActor(CalledActor):
-    """One actor, as all its handles in this process share it.
+    """One actor, shared by all of its handles in this process.
 
-    class_name  known to its maker alone
-    is_serial   its host is a SerialHost
-    host        Ray's handle; None until it is looked up, and between two lives
-    place       where it is, as far as this process knows
-    may_return  its owner, another process, restarts it
-    route       names this object to that life, which hears its messages in the order of numbers
-    number      of the last of these messages
-    learnt      how many batches of sources it was sent
-    lives       when those after the first began
+    class_name      known only to its creator
+    is_serial       whether its host is a SerialHost
+    host            Ray's handle; None until it is looked up, and between two lives
+    place           the place of its host, if this process knows it
+    owner_restarts  whether its owner, another process, restarts it
+    route           identifies this object to one life, which handles its messages in numbered order
+    number          the number of the last of these messages
+    sources_sent    how many batches of sources it was sent
+    lives           the start times of the lives after the first
     """
 
     def __init__(
@@ -44,37 +44,37 @@ class HostedActor(CalledActor):
         self.is_serial = False
         self.host: Any = None
         self.place: Place | None = None
-        self.may_return = False
+        self.owner_restarts = False
         self.route = b""
         self.number = 0
-        self.learnt = 0
+        self.sources_sent = 0
         self.lives: list[float] = []
 
     @property
     def unanswered(self) -> int:
         return self.back_pressure.calls
 
-    def lives_as(self, host: Any) -> None:
-        """It has a process from now on, which has had no message of ours."""
+    def set_host(self, host: Any) -> None:
+        """Set a host that has had no message from this process."""
         self.host = host
         self.take_new_route()
 
     def found(self, host: Any, state: State) -> None:
-        """It is an actor of others, of which its host has told; one that we know already stays."""
+        """Set the host of an actor of another process, unless it is known already."""
         with self.lock:
             if self.host is None:
                 self.life, self.is_serial = state.birth.life, state.birth.is_serial
-                self.may_return = not self.owned and state.birth.options.max_restarts > 0
-                self.lives_as(host)
+                self.owner_restarts = not self.owned and state.birth.options.max_restarts > 0
+                self.set_host(host)
 
     def take_new_route(self) -> None:
-        """Number messages anew: the host waits for ever for one of the old route that was lost."""
+        """Restart numbering: the host would wait forever for a lost message of the old route."""
         with self.lock:
-            self.number = self.learnt = 0
+            self.number = self.sources_sent = 0
             self.route = secrets.token_bytes(ROUTE_BYTES)
 
     def kill(self, how: str = "") -> None:
-        """End its process at once, if it has one; with `how`, it has ended for good."""
+        """Kill its process, if it has one; with `how`, the actor has ended permanently."""
         with self.lock:
             if how and self.ended is None:
                 self.ended = closed(self.name, how)
@@ -90,21 +90,21 @@ class HostedActor(CalledActor):
 
 
 def new_id(name: str) -> str:
-    """Return the id of an actor; that of a named one begins with its name."""
+    """Return an id for a new actor; if it is named, the id begins with its name."""
     return f"{name}/{secrets.token_hex(8)}"
 
 
 def ray_name(actor: str) -> str:
-    """Return what Ray knows an actor by.  No user can give a name that begins with "/"."""
+    """Return the name of an actor in Ray.  A user's name cannot begin with "/"."""
     name, _, number = actor.partition("/")
     return name or f"/{number}"
 
 
 def host_of(actor: str, within_s: float | None = None) -> tuple[Any, State | None]:
-    """Return Ray's handle of an actor, by its id or name, and what its host says of itself.
+    """Return Ray's handle of an actor, by its id or name, and the state of its host.
 
-    It has ANSWER_S for that, if not told otherwise.
-    The latter is None before there is an object.  Raises ValueError if Ray knows none; RayError.
+    The state is None before there is an object.  Raises ValueError if Ray has no such actor, and
+    RayError if its host does not reply `within_s` (ANSWER_S by default).
     """
     host = ray.get_actor(ray_name(actor), namespace=NAMESPACE)
     return host, ray.get(host.state.remote(), timeout=within_s or ANSWER_S)
@@ -114,24 +114,24 @@ def host_of(actor: str, within_s: float | None = None) -> tuple[Any, State | Non
 
 
 def ends_actor(error: BaseException | None) -> bool:
-    """Tell whether an actor is gone for good, and not only out of reach for now."""
-    if isinstance(error, RayTaskError):  # which may be an ActorDiedError of another actor
+    """Return whether an actor has ended, rather than being unreachable at the moment."""
+    if isinstance(error, RayTaskError):  # it may also be an ActorDiedError, of another actor
         return False
     return isinstance(error, RayActorError) and not isinstance(error, ActorUnavailableError)
 
 
 def is_of_argument(error: RayError) -> bool:
-    """Tell whether a call did not run because Ray could not get what an argument refers to."""
+    """Return whether a call did not run because Ray could not fetch a value of its arguments."""
     return isinstance(error, RayTaskError) and isinstance(error.cause, RayError)
 
 
 def end_error(name: str, place: Place | None, error: RayError) -> EndError:
-    """Return what calls raise, from Ray's error of one of them."""
+    """Translate Ray's error of a call into the error that calls raise."""
     where = name if place is None else f"{name} (pid {place.pid} on {place.machine})"
     why = _reason(error)
     if isinstance(error, ActorUnavailableError):
         return lambda may: WorkerLost(f"{where} cannot be reached: {why}{doubt(may)}", may)
-    if isinstance(error, ObjectLostError) or (place is not None and not _lives(place.node)):
+    if isinstance(error, ObjectLostError) or (place is not None and not _is_alive(place.node)):
         return lambda may: WorkerLost(f"the machine of {where} is gone: {why}{doubt(may)}", may)
     if isinstance(error, RayTaskError | OutOfMemoryError):
         return lambda may: RemotelyError(f"{where}: {error}")
@@ -141,16 +141,16 @@ def end_error(name: str, place: Place | None, error: RayError) -> EndError:
 
 
 def closed(name: str, how: str) -> EndError:
-    """Return what calls raise after this process has ended an actor."""
+    """Return the error that calls raise after this process has ended an actor."""
     return lambda may: ActorDied(f"{name} was {how}{doubt(may)}", exit=0, may_have_run=may)
 
 
-def _lives(node: str) -> bool:
+def _is_alive(node: str) -> bool:
     return any(each["NodeID"] == node and each["Alive"] for each in ray.nodes())
 
 
 def _reason(error: RayError) -> str:
-    """Return the reason in Ray's text, which is its last line, without the advice after it."""
+    """Return the reason from Ray's message: its last line, without the advice in it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason, _, _ = (lines or [type(error).__name__])[-1].partition(" Some common causes")
     return reason.rstrip(".")

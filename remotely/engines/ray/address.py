@@ -1,9 +1,9 @@
-"""Addresses that name a Ray cluster.
+"""Addresses of Ray clusters.
 
-ray:local        one of this process alone
-ray:auto         the one that `ray start` has started on this machine, or that this machine has
+ray:local        a new cluster of this process
+ray:auto         the cluster that `ray start` has started on this machine, or that this machine has
                  joined, or RAY_ADDRESS
-ray:HOST:PORT    the one whose head listens there
+ray:HOST:PORT    the cluster whose head listens there
 """
 
 import os
@@ -14,36 +14,36 @@ from remotely.machine import interfaces
 from remotely.protocol.address import join_address, split_address
 
 PREFIX = "ray:"
-GCS_PORT = 6379  # what `ray start --head` listens at
+GCS_PORT = 6379  # the port at which `ray start --head` listens
 
 _CLIENT = (
-    "{!r}: Ray Client (ray://) cannot stream and is not developed further. Run the script on the "
+    "{!r}: Ray Client (ray://) cannot stream and is no longer developed. Run the script on the "
     "head of the cluster with 'ray:auto', or as a Ray job: ray job submit -- python script.py "
     "(pip install 'ray[default]')"
 )
 _MISSING = (
     "{!r} needs Ray, which is not installed here: pip install '.[ray]' in a checkout of "
-    "remotely, on every machine of the Ray cluster too"
+    "remotely, also on every machine of the Ray cluster"
 )
 _ADDRESSES = f"write ray:local, ray:auto or ray:HOST:{GCS_PORT}"
 _OPEN = (
-    "{!r} is another machine, and this process would send it code without proof of who it is: set "
+    "{!r} is another machine, and this process would send it code without authenticating it: set "
     "RAY_AUTH_MODE=token here and where 'ray start' runs, with the same ~/.ray/auth_token "
     "(ray get-auth-token --generate)"
 )
 
 
 def parse(address: str) -> str:
-    """Return what `ray.init` takes as its address: "local", "auto" or "host:port".
+    """Return the address for `ray.init`: "local", "auto" or "host:port".
 
-    Raises RemotelyError for ray://, ValueError for anything else that is no address.
+    Raises RemotelyError for ray://, ValueError for anything else that is not an address.
     """
     if address.startswith("ray://"):
         raise RemotelyError(_CLIENT.format(address))
     where = address.removeprefix(PREFIX)
-    told = os.environ.get("RAY_ADDRESS", "")
-    if where == "auto" and told not in ("", "auto", "local"):
-        return parse(PREFIX + told if "://" not in told else told)
+    variable = os.environ.get("RAY_ADDRESS", "")
+    if where == "auto" and variable not in ("", "auto", "local"):
+        return parse(PREFIX + variable if "://" not in variable else variable)
     if where in ("local", "auto"):
         return where
     try:
@@ -51,15 +51,14 @@ def parse(address: str) -> str:
     except ValueError:
         host, port = "", None
     if not host:
-        raise ValueError(f"{address!r} is no address of a Ray cluster: {_ADDRESSES}")
+        raise ValueError(f"{address!r} is not the address of a Ray cluster: {_ADDRESSES}")
     return join_address(host, port or GCS_PORT)
 
 
 def check_trust(where: str) -> None:
-    """Refuse a head on another machine unless Ray was told to check a token.  Raises NotAllowed.
+    """Raise NotAllowed for a head on another machine, unless Ray is set to check a token.
 
-    What Ray does without being told differs from version to version.  Raises ValueError if the
-    name of the host is not known.
+    Ray's default differs between versions.  Raises ValueError if the host name does not resolve.
     """
     if where in ("local", "auto") or os.environ.get("RAY_AUTH_MODE") == "token":
         return
@@ -68,8 +67,8 @@ def check_trust(where: str) -> None:
         ip = str(socket.getaddrinfo(host, None)[0][4][0])
     except (OSError, UnicodeError):
         raise ValueError(
-            f"'ray:{where}' names a Ray cluster on the host {host!r}, which is not known here: "
-            f"{_ADDRESSES}"
+            f"'ray:{where}' names a Ray cluster on the host {host!r}, which does not resolve "
+            f"here: {_ADDRESSES}"
         ) from None
     if not interfaces.is_here(ip):
         raise NotAllowed(_OPEN.format(where))

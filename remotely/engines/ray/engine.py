@@ -1,6 +1,6 @@
-"""The verbs of the seam on Ray: the engine of "ray:..." addresses.
+"""The engine of "ray:..." addresses.
 
-The class is over 250 lines: it has each verb of the seam, most of them a few lines.
+The class is over 250 lines: it has each method of `engine.Engine`, most of them a few lines.
 """
 
 import atexit
@@ -43,16 +43,16 @@ from remotely.values.owned import NOTHING, own
 from remotely.values.shipping import Shipment
 from remotely.values.unpicklable import PartNames
 
-NEXT_LIFE_S = 5.0  # how long a caller who is not the owner waits for the next life
-LOOK_S = 1.0  # for the one that has a name to say so; one without a process says nothing
+NEXT_LIFE_S = 5.0  # how long a caller other than the owner waits for the next life
+LOOK_S = 1.0  # timeout for the actor that has a name; one without a process does not reply
 
 
 class RayEngine:
     """Implements `engine.Engine` on the Ray cluster to which this process is connected.
 
-    cluster         its address, and what names it for good
+    cluster         its address and session, which identify it uniquely
     inside          the name of the actor that this process is; empty in a script
-    owns_session    whether Ray was started by us, and is left with us
+    owns_session    whether this process connected to Ray itself, and so disconnects on shutdown
     """
 
     promises = PROMISES
@@ -71,10 +71,10 @@ class RayEngine:
         self._is_closed = False
         self._patience_s = patience_s
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
-        self._let_go: set[str] = set()  # actors whose last handle is gone, and that still run
+        self._ending: set[str] = set()  # actors whose last handle is gone, and that still run
         self._calls = Calls(self._host_of, self._lost, self._on_unretrieved)
-        self._placing = Placing(self, self._calls, shipment, patience_s, self._complain, inside)
-        atexit.register(self.shutdown)  # before Ray's, which was there first
+        self._placing = Placing(self, self._calls, shipment, patience_s, self._warn, inside)
+        atexit.register(self.shutdown)  # runs before Ray's own, which was registered first
 
     # --- making -----------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class RayEngine:
     ) -> list[RemoteActor]:
         patience_s = self._patience_s if options.patience_s is None else options.patience_s
         deadline = time.monotonic() + patience_s
-        is_free_soon = options.get_if_exists  # if it is not found, another makes it, or it ends
+        is_free_soon = options.get_if_exists  # if not found, another creates it, or it is ending
         while True:
             if options.get_if_exists:
                 with contextlib.suppress(NameError):
@@ -96,7 +96,7 @@ class RayEngine:
             try:
                 return self._make(cls, args, kwargs, options, count)
             except NameTaken as error:
-                if error.__cause__ is not None:  # it is the constructor's own
+                if error.__cause__ is not None:  # the constructor raised it
                     raise
                 is_free_soon = is_free_soon or self._is_ending(options.name)
                 if not is_free_soon or time.monotonic() >= deadline:
@@ -120,11 +120,11 @@ class RayEngine:
         actors = [self._placing.new(cls, options) for _ in range(count)]
         self._actors.update((actor.actor, actor) for actor in actors)
         try:
-            self._check()  # again: shutdown() ends those that are among ours by now
+            self._check()  # again: shutdown() ends the actors registered before it ran
             self._placing.make(actors, made_from or encoded, options)
         except BaseException as error:
             for actor in actors:
-                actor.kill("not made")
+                actor.kill("not created")
             if isinstance(error, RayError):
                 raise end_error(actors[0].name, None, error)(False) from None
             raise
@@ -197,11 +197,11 @@ class RayEngine:
         raise NameError(f"there is no actor named {name!r} on this cluster")
 
     def _was_asked_to_end(self, state: State) -> bool:
-        """Tell whether an actor was asked to end, by this client or by another."""
-        return state.is_leaving or state.birth.actor in self._let_go
+        """Return whether an actor was asked to end, by this client or another."""
+        return state.is_leaving or state.birth.actor in self._ending
 
     def _is_ending(self, name: str) -> bool:
-        """Tell whether an actor that has a name is ending, or has just ended: Ray keeps it then."""
+        """Return whether the actor of this name is ending, or has just ended but still has it."""
         try:
             _, state = host_of(name, LOOK_S)
         except ValueError:
@@ -229,15 +229,15 @@ class RayEngine:
     def _host_of(self, actor: HostedActor) -> Any:
         """Return Ray's handle of an actor; None between two lives.  Raises ActorDied.
 
-        An actor of others is found by its name.  If its owner may restart it, this waits a while
-        for its next life.
+        An actor of another process is found by its name.  If its owner may restart it, this waits
+        up to NEXT_LIFE_S for its next life.
         """
         self._check()
         with actor.lock:
-            actor.check_lives()
-            if actor.host is not None or not actor.settled:
+            actor.check_alive()
+            if actor.host is not None or actor.restarting:
                 return actor.host
-        deadline = time.monotonic() + (NEXT_LIFE_S if actor.may_return else 0.0)
+        deadline = time.monotonic() + (NEXT_LIFE_S if actor.owner_restarts else 0.0)
         while True:
             with contextlib.suppress(ValueError, RayError):
                 host, state = host_of(actor.actor)
@@ -246,7 +246,7 @@ class RayEngine:
             if time.monotonic() >= deadline:
                 raise closed(actor.name, "closed, or has died")(False)
             time.sleep(LOOK_EVERY_S)
-        if state.birth.actor != actor.actor:  # another one has the name by now
+        if state.birth.actor != actor.actor:  # another actor has the name now
             raise closed(actor.name, "closed")(False)
         actor.found(host, state)
         return actor.host
@@ -265,8 +265,8 @@ class RayEngine:
         left: list[Any] = []
         for actor in actors:
             left.append(None if actor.host is None else _leave(actor.host, grace_s))
-            actor.ended = closed(actor.name, "closed")  # now: its end is no death
-        failures: list[BaseException] = []  # of the classes' own `close`
+            actor.ended = closed(actor.name, "closed")  # now, so that its end is not a death
+        failures: list[BaseException] = []  # raised by users' `close`
         for actor, leaving in zip(actors, left, strict=True):
             try:
                 asked.pop().result(max(0.0, deadline - time.monotonic()))
@@ -287,22 +287,22 @@ class RayEngine:
         host, route = remote.host, remote.route
         if self._is_closed or host is None:
             return
-        # The last reference may go anywhere, even in the middle of a call: so not here.
+        # In the background: the last reference may be dropped anywhere, even within a call.
         if not remote.owned:
-            self._calls.run_soon(lambda: host.forget.remote(route))
+            self._calls.run_in_background(lambda: host.forget.remote(route))
         elif remote.ended is None:
-            self._let_go.add(remote.actor)
-            let_go = functools.partial(self._let_go.discard, remote.actor)
-            self._calls.run_soon(lambda: _end_unasked(host, let_go))
+            self._ending.add(remote.actor)
+            on_end = functools.partial(self._ending.discard, remote.actor)
+            self._calls.run_in_background(lambda: _end_released(host, on_end))
 
     def forget(self) -> None:
         """In a forked child: leave everything to the parent."""
         self._is_closed = True
 
     def shutdown(self) -> None:
-        """End what this process owns, and leave the cluster.
+        """End the actors that this process owns, and leave the cluster.
 
-        Nothing is made or called any more while what there is ends.
+        Meanwhile no actor is created or called any more.
         """
         atexit.unregister(self.shutdown)
         if self._is_closed:
@@ -341,27 +341,27 @@ class RayEngine:
             return actor.ended(may_have_run)
         end = end_error(actor.name, actor.place, error)
         if ends_actor(error):
-            self._placing.hear_of_death(actor, life, end)
+            self._placing.on_death(actor, life, end)
         else:
             actor.take_new_route()  # the message may not have arrived
         return end(may_have_run)
 
     def _check(self) -> None:
-        if self._is_closed or not ray.is_initialized():  # Ray would connect to any that it finds
+        if self._is_closed or not ray.is_initialized():  # Ray would connect to any cluster
             raise NotConnected(SHUT_DOWN)
 
     def _on_unretrieved(self, what: str, error: BaseException) -> None:
         if not isinstance(error, NotConnected):
-            self._complain(report_key(what, error), report_text(what, error))
+            self._warn(report_key(what, error), report_text(what, error))
 
-    def _complain(self, key: str, text: str) -> None:
+    def _warn(self, key: str, text: str) -> None:
         self._throttled.add(key, text, time.monotonic())
 
 
-def _end_unasked(host: Any, on_end: Callable[[], None]) -> None:
-    """End an actor whose last handle is gone; each pending call of ours has held one."""
+def _end_released(host: Any, on_end: Callable[[], None]) -> None:
+    """End an actor whose last handle is gone; no call is pending, since each holds a handle."""
 
-    # Ray ends an actor with the last handle of its maker, and this one has to close first.
+    # `host` is kept: Ray kills an actor with its creator's last handle, and it has to close first.
     def has_ended(left: "Future[Any]", host: Any = host) -> None:
         left.exception()
         on_end()
@@ -370,7 +370,7 @@ def _end_unasked(host: Any, on_end: Callable[[], None]) -> None:
 
 
 def _leave(host: Any, grace_s: float, stops: bool = False) -> Any:
-    """Have a process end within a time; the reference fails when it has."""
+    """Ask a process to end within `grace_s`; the returned reference fails when it has ended."""
     left = host.leave.remote(grace_s, stops)
     if stops:
         host.stop.remote()

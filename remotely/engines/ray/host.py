@@ -1,15 +1,15 @@
-"""The Ray actor in which one object lives, and messages as Ray carries them.
+"""The Ray actor that contains one object, and the form of messages on Ray.
 
-A class with plain methods has a SerialHost, any other an AsyncHost; both offer the same methods.
-Those of the group CONTROL never wait for users' code, and those of the group WAITS do nothing else.
-The object itself is served by the same servant as on a cluster of ours (remotely/actor/hosted.py).
+A class with plain methods has a SerialHost, any other an AsyncHost; both have the same methods.
+Methods of the group CONTROL never wait for users' code; those of the group WAITS only wait.  The
+object itself is served by the same servant as on our own cluster (remotely/actor/hosted.py).
 
-Ray swallows the errors of a constructor, and reports them to whoever makes the next call.  So the
-constructor of a host does nothing, and the object is made by a message, INIT, as on our own
-cluster.  Until INIT has come a host says that it has no object (`state`), so nobody finds it.
+Ray swallows errors of a constructor, and reports them to the next caller.  So the constructor of a
+host does nothing, and a message, INIT, creates the object, as on our own cluster.  Before INIT,
+`state` returns None, so no client finds the actor.
 
-A message to a host is a route, which names its client, and the head of the message, as bytes;
-large buffers lie beside it, out of band.  A reply is the same without a route, or one of two words.
+A message to a host is a route, which identifies its client, and the head of the message, as bytes;
+large buffers are out of band.  A reply is the same without a route, or NOT_RUN or LOST.
 """
 
 import asyncio
@@ -36,17 +36,16 @@ if TYPE_CHECKING:
     from remotely.actor.hosted import Hosted
 
 CONTROL, WAITS = "control", "waits"  # the concurrency groups
-LOOK_EVERY_S = 1.0  # at the memory, and whether there is an object
-CALLS_AT_ONCE = 1_000_000  # in the event loop of an AsyncHost; how many run is the servant's matter
-# It imports what runs users' code, which is above the engines; so it is found by its name, as a
-# worker starts its actors' processes.
+LOOK_EVERY_S = 1.0  # interval of the checks of the memory, and of the object's creation
+CALLS_AT_ONCE = 1_000_000  # in the event loop of an AsyncHost; the servant limits how many run
+# Imported by name, because it imports the code that runs users' methods, a layer above the engines.
 HOSTED = "remotely.actor.hosted"
 
 ROUTE_BYTES = 8
-# Instead of a reply: the actor has ended, and this call did not run, or may have.
+# Instead of a reply: the actor has ended, and the call did not run, or may have run.
 NOT_RUN, LOST = b"", b"lost"
 
-Entries = Sequence[Any]  # replies of other calls, or errors, in the place of arguments
+Entries = Sequence[Any]  # replies of other calls, or errors, in place of arguments
 Frames = Sequence[bytes | memoryview]
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -55,15 +54,15 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 def sendable(frames: Frames) -> Any:
-    """Return what Ray is given: bytes go as they are, and buffers out of band."""
+    """Return frames in the form that Ray sends: the head as bytes, and buffers out of band."""
     head, *buffers = frames
     head = bytes(head)
     return (head, codec.out_of_band(buffers)) if buffers else head
 
 
 def received(data: Any) -> list[bytes | memoryview]:
-    """Return the frames of what Ray has brought.  Buffers are copied: those of Ray's store are
-    read-only, and shared."""
+    """Return the frames of received data.  Buffers are copied, since Ray's store shares them
+    read-only."""
     if isinstance(data, bytes):
         return [data]
     head, buffers = data
@@ -71,7 +70,7 @@ def received(data: Any) -> list[bytes | memoryview]:
 
 
 def writable(buffer: Any) -> memoryview:
-    """Return a copy.  numpy asks for large pages, which makes it faster than a bytearray."""
+    """Return a writable copy.  numpy uses huge pages, so this is faster than a bytearray."""
     flat = memoryview(buffer).cast("B")
     return np.frombuffer(flat, np.uint8).copy().data if flat.nbytes else flat
 
@@ -80,7 +79,7 @@ def writable(buffer: Any) -> memoryview:
 
 
 class Birth(NamedTuple):
-    """The description of an actor, for its host, before that is given an object."""
+    """The description of an actor, which its host receives before the object."""
 
     actor: str  # its id
     name: str
@@ -106,7 +105,7 @@ class State(NamedTuple):
 
     birth: Birth
     status: ActorStatus
-    is_leaving: bool  # it was asked to end
+    is_leaving: bool  # whether it was asked to end
 
 
 # --- the hosts ------------------------------------------------------------------------------------
@@ -122,27 +121,29 @@ def in_group(group: str) -> Callable[[M], M]:
 
 
 class Host:
-    """`made_within_s` is how long its process waits for its object; 0 is as long as its maker
-    lives, with whom Ray ends it."""
+    """`made_within_s` is how long its process waits for its object.
+
+    0 means as long as its creator lives: Ray ends the process with its creator.
+    """
 
     def __init__(self, name: str, made_within_s: float) -> None:
         self._name = name
         self._hosted: Hosted | None = None
         self._birth: Birth | None = None
         self._is_leaving = False
-        self._over = threading.Event()  # the object has been let go
+        self._over = threading.Event()  # the object has been released
         self._watched = threading.Event()
         if made_within_s:
             threading.Thread(target=self._watch_maker, args=(made_within_s,), daemon=True).start()
 
     def __repr__(self) -> str:
-        """What Ray writes before each line that the actor prints."""
+        """Return the prefix that Ray writes before each line that the actor prints."""
         return self._name
 
     def _begin(self, birth: Birth) -> Place:
-        """Be ready for messages."""
+        """Start the servant, and return the place of this process."""
         self._birth = birth
-        if memory := birth.options.memory:  # on a thread, as a call may be what takes it all
+        if memory := birth.options.memory:  # on a thread, since a call may exceed the limit
             threading.Thread(target=_watch_memory, args=(memory,), daemon=True).start()
         place = Place(
             os.getpid(),
@@ -154,11 +155,11 @@ class Host:
         return place
 
     def _watch_maker(self, made_within_s: float) -> None:
-        """End the process if it has no object by then: its maker is gone, and callers wait."""
+        """End the process if it has no object in time: its creator is gone, and callers wait."""
         deadline = time.monotonic() + made_within_s
         while self._hosted is None or not self._hosted.is_made():
             if time.monotonic() >= deadline:
-                print(f"remotely: {self._name} was not made within {made_within_s:g} s", flush=True)
+                print(f"remotely: {self._name} has no object after {made_within_s:g} s", flush=True)
                 os._exit(1)
             time.sleep(LOOK_EVERY_S)
 
@@ -168,7 +169,7 @@ class Host:
 
     @in_group(CONTROL)
     def state(self) -> State | None:
-        """Return what it is and does; None before its object is being made."""
+        """Return its description and status; None before INIT has arrived."""
         hosted, birth = self._hosted, self._birth
         if hosted is None or birth is None or not hosted.is_made():
             return None
@@ -196,21 +197,21 @@ class Host:
         return State(birth, status, self._is_leaving)
 
     def reply(self, route: bytes, frames: Frames) -> None:
-        """Give a message its reply, on any thread on which the servant runs messages."""
+        """Reply to a message.  Called on any thread on which the servant runs messages."""
         raise NotImplementedError
 
     def over(self) -> None:
-        """The object has been let go: nothing runs any more.  On such a thread as well."""
+        """Record that the object has been released, and no call runs.  Called like `reply`."""
         raise NotImplementedError
 
     def _await_end(self, grace_s: float, stops: bool) -> None:
-        """Return when the object has been closed; end the process at once if that takes too long.
+        """Return when the object has been closed; if that takes too long, kill the process.
 
-        1  With `stops` no further call begins, and the object is closed now; else a message, END,
-           closes it, which may have come already.
-        2  What runs has `grace_s` to come to its end.
+        1  With `stops` no further call begins, and the object is closed now; otherwise the message
+           END closes it, which may have arrived already.
+        2  Running calls have `grace_s` to finish.
         3  With `stops`, a `close` of the object that has begun by then has DRAIN_S more.
-        4  Ray lets the calls that run come to their end, so the one that watches ends first.
+        4  Ray waits for running calls to finish, so `watch` returns first.
         """
         self._is_leaving = True
         hosted = self._hosted
@@ -222,8 +223,8 @@ class Host:
                 os._exit(1)
         self._watched.set()
 
-    def _watch_anew(self) -> threading.Event:
-        """Let the one that watches go, if there is one; return what the next waits for."""
+    def _new_watch(self) -> threading.Event:
+        """End the present `watch`, if there is one; return the event for the next to wait for."""
         self._watched.set()
         self._watched = watched = threading.Event()
         return watched
@@ -232,9 +233,9 @@ class Host:
 class SerialHost(Host):
     """The host of an object whose calls run one after the other on one thread.
 
-    Ray runs the calls of a plain actor in the order in which each client made them, and waits
-    itself for what their arguments refer to.  It reads a result before the next call begins, which
-    may change it.
+    Ray runs the calls of a plain actor in the order in which each client made them, and waits for
+    the references in their arguments.  It reads a result before it runs the next call, which may
+    change the result.
     """
 
     def __init__(self, name: str, made_within_s: float) -> None:
@@ -251,9 +252,9 @@ class SerialHost(Host):
         names: Sequence[str] = (),
         *entries: Any,
     ) -> Any:
-        """Run one message, and return the reply.
+        """Handle one message, and return the reply.
 
-        `entries` are what the arguments refer to, and `names` the arguments.
+        `entries` are what the arguments refer to: replies or errors.  `names` name these arguments.
         """
         if self._over.is_set():
             return NOT_RUN
@@ -262,26 +263,26 @@ class SerialHost(Host):
         self._hosted.take(
             route, [head, *(memoryview(buffer) for buffer in buffers)], entries, names
         )
-        reply, self._reply = self._reply, NOT_RUN  # there is none if the object was never made
+        reply, self._reply = self._reply, NOT_RUN  # the latter if the object was never created
         return reply
 
     def forget(self, route: bytes) -> None:
-        """Nobody calls by this route any more; nothing is kept for one."""
+        """Do nothing: this kind of host has no state for a route."""
 
     @in_group(WAITS)
     def watch(self) -> None:
-        """Fail when this process dies; return when it ends in good order, or is watched anew."""
-        self._watch_anew().wait()
+        """Fail when this process dies; return when it ends gracefully, or at the next `watch`."""
+        self._new_watch().wait()
 
     def stop(self) -> None:
-        """Close the object, here where messages run; `leave` may come before or after."""
+        """Close the object on the thread that runs messages; `leave` may come before or after."""
         if self._hosted is not None:
             self._hosted.stop()
             self._hosted.end_if_stopped()
 
     @in_group(WAITS)
     def leave(self, grace_s: float, stops: bool) -> None:
-        """End the process, as `_await_end` says; never returns."""
+        """End the process (see `_await_end`); never returns."""
         self._await_end(grace_s, stops)
         ray.actor.exit_actor()
 
@@ -303,8 +304,8 @@ class _Turn:
 class AsyncHost(Host):
     """The host of an object that serves several calls at a time: batched, async, or on threads.
 
-    It is an async actor of Ray's, whose calls begin in any order.  So a client numbers its
-    messages, and they are handed to the servant in that order.
+    It is an async Ray actor, whose calls begin in any order.  So clients number their messages, and
+    the host passes them to the servant in that order.
     """
 
     def __init__(self, name: str, made_within_s: float) -> None:
@@ -313,7 +314,7 @@ class AsyncHost(Host):
         self._asked: dict[tuple[bytes, int], asyncio.Future[Any]] = {}
 
     async def begin(self, birth: Birth) -> Place:
-        # A call that waits is what handles are for.
+        # Calls on handles may block, so Ray's warning is turned off.
         os.environ["RAY_WARN_BLOCKING_GET_INSIDE_ASYNC"] = "0"
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -326,15 +327,14 @@ class AsyncHost(Host):
         names: Sequence[str] = (),
         refs: Sequence[Any] = (),
     ) -> Any:
-        """Run one message, and return the reply.
+        """Handle one message, and return the reply.
 
-        `refs` are what the arguments refer to, and `names` the arguments.
+        `refs` are the references in the arguments, `names` those arguments' names.
 
-        1  It waits for those with lower numbers, and then for its `refs`.
-        2  It is handed to the servant, which answers now or later, by `reply`.
-        3  The next number may go on, whatever became of this one.
-        4  It returns when it is answered; with NOT_RUN or LOST if the object is let go before
-           (`over`).
+        1  The message waits for those with lower numbers, and then for its `refs`.
+        2  It is passed to the servant, which replies now or later, by `reply`.
+        3  The next number may continue, whatever happened to this one.
+        4  This returns the reply; if the object is released before (`over`), NOT_RUN or LOST.
         """
         route, head = data[:ROUTE_BYTES], memoryview(data)[ROUTE_BYTES:]
         number = wire.call_id_of(head)
@@ -360,26 +360,26 @@ class AsyncHost(Host):
 
     @in_group(CONTROL)
     async def forget(self, route: bytes) -> None:
-        """Nobody calls by this route any more."""
+        """Drop the state of a route that is no longer used."""
         self._loop.call_soon_threadsafe(self._turns.pop, route, None)
 
     @in_group(WAITS)
     async def watch(self) -> None:
-        """As that of a SerialHost."""
-        await asyncio.to_thread(self._watch_anew().wait)
+        """See `SerialHost.watch`."""
+        await asyncio.to_thread(self._new_watch().wait)
 
     async def stop(self) -> None:
-        """As that of a SerialHost; here `leave` is enough, which wakes the object's own loop."""
+        """Do nothing: `leave` is enough here, since it wakes the object's own loop."""
 
     @in_group(WAITS)
     async def leave(self, grace_s: float, stops: bool) -> None:
-        """End the process, as `_await_end` says; never returns."""
+        """End the process (see `_await_end`); never returns."""
         await asyncio.to_thread(self._await_end, grace_s, stops)
         ray.actor.exit_actor()
 
     def reply(self, route: bytes, frames: Frames) -> None:
         number = wire.call_id_of(frames[0])
-        # Ray reads the buffers later, on another thread, when the object may have changed them.
+        # Copied: Ray reads the buffers later, on another thread, when the object may change them.
         head, *buffers = frames
         data = sendable([head, *map(writable, buffers)])
         if threading.get_ident() == self._thread:
@@ -403,17 +403,17 @@ class AsyncHost(Host):
         self._over.set()  # last: `leave` waits for it
 
 
-# How many calls of each group run at once: on threads, or in an event loop.
+# The number of concurrent calls in each group: on threads, or in an event loop.
 Serial = ray.remote(concurrency_groups={CONTROL: 4, WAITS: 8})(SerialHost)
 Async = ray.remote(concurrency_groups={CONTROL: 1_000, WAITS: 1_000})(AsyncHost)
 
 
 def _watch_memory(limit: int) -> None:
-    """End the process when it uses more."""
+    """End the process when its memory exceeds the limit."""
     process = psutil.Process()
     while (used := process.memory_info().rss) <= limit:
         time.sleep(LOOK_EVERY_S)
-    print(f"remotely: the actor used {used:,} bytes, and may use {limit:,}", flush=True)
+    print(f"remotely: the actor used {used:,} bytes; its limit is {limit:,}", flush=True)
     os._exit(1)
 
 

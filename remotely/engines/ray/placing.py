@@ -1,17 +1,18 @@
-"""The placing of actors on Ray: room, process and object, in the first life and in the next.
+"""Placement of actors on Ray: resources, process and object, in each life.
 
-    1  `reserved`     a group waits for the room of all its members in a placement group, which is
-                      given back as the members ask for theirs: while it waits it holds nothing.
-                      Members are not placed inside of it, since it would keep the room of one that
-                      has ended, and the actor that replaces it would find none
-    2  `_start`       Ray is asked for the process of each, whose host has nothing in it
-    3  `begin`        the host is told what it is (Birth), and says where it has come to be (Place)
+    1  `_reserved`    a group waits for the resources of all members in a placement group, which is
+                      removed once the members have asked for theirs; while waiting, it holds none.
+                      Members are not placed inside the group, since it would keep the resources of
+                      a member that has ended, and the actor that replaces it would find none
+    2  `_start`       Ray starts a process for each member, whose host is still empty
+    3  `begin`        the host receives its description (Birth), and returns its Place
     4  PREPARE, FILE  the modules and files of this process
-    5  INIT           the class and its arguments: from now on other processes find the actor
-    6  `watch`        of one that may be restarted: fails as its process ends, and 2 follows
+    5  INIT           the class and its arguments; from now on other processes find the actor
+    6  `watch`        for an actor that may be restarted: it fails when the process ends, and the
+                      next life begins at 2
 
-Ray can restart actors by itself, but counts the lives of all time, and fails the calls that are
-made meanwhile.  Here those wait, as on our own cluster.
+Ray can restart actors itself, but it limits restarts over all time, and fails calls made during a
+restart.  Here these wait, as on our own cluster.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ from remotely.engines.ray.actor import (
 )
 from remotely.engines.ray.calls import Calls, Message
 from remotely.engines.ray.host import CALLS_AT_ONCE, Async, Birth, Serial
-from remotely.engines.ray.stored import put_beside
+from remotely.engines.ray.stored import put_buffers
 from remotely.errors import NameTaken, NoResources, RemotelyError, name_taken
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
@@ -59,25 +60,25 @@ from remotely.values.codec import Encoded
 from remotely.values.shipping import Shipment
 from remotely.values.sources import library
 
-NAME_FREE_S, LOOK_EVERY_S = 10.0, 0.05  # how long Ray may keep the name of a life that has ended
-COLLECT_AFTER_S = 1.0  # without room: handles in cycles of garbage may be what fills the cluster
-REPORT_AFTER_S = 5.0  # Ray does not say whether it has no room, or a process only starts slowly
-GROUP_LOOK_S = 1  # no signal is heard while Ray waits for a placement group
-UNITS = 10_000  # Ray counts resources in parts of so many
+NAME_FREE_S, LOOK_EVERY_S = 10.0, 0.05  # how long Ray may keep the name of an ended life
+COLLECT_AFTER_S = 1.0  # of waiting: uncollected handles in cycles may be filling the cluster
+REPORT_AFTER_S = 5.0  # Ray does not say whether it has no room or a process is slow to start
+GROUP_LOOK_S = 1  # signals are not handled while Ray waits for a placement group
+UNITS = 10_000  # Ray counts resources in fractions of 1/10,000
 
-Look = Callable[[float], int]  # waits so many seconds, and returns how many have no room yet
+Look = Callable[[float], int]  # waits for up to this time; returns how many have no room yet
 
 _NOT_DETACHED = (
-    "an actor that is detached cannot be restarted on Ray, since whoever made it may be gone: "
+    "a detached actor cannot be restarted on Ray, since its creator may be gone: "
     "leave out max_restarts, or detached=True, or use a cluster of 'remotely start'"
 )
 
 
 class Placing:
-    """Makes actors, and restarts those that may be.
+    """Creates actors, and restarts those that may be restarted.
 
-    `complain` prints a sentence for the user; its first argument tells which sentences are alike.
-    `inside` is the name of the actor that this process is; empty in a script.
+    `warn` prints a message for the user; its first argument is a key by which similar messages
+    are throttled.  `inside` is the name of the actor that this process is; empty in a script.
     """
 
     def __init__(
@@ -86,14 +87,14 @@ class Placing:
         calls: Calls,
         shipment: Shipment,
         patience_s: float,
-        complain: Callable[[str, str], None],
+        warn: Callable[[str, str], None],
         inside: str,
     ) -> None:
         self._engine = engine
         self._calls = calls
         self._shipment = shipment
         self._patience_s = patience_s
-        self._complain = complain
+        self._warn = warn
         self._inside = inside
         self._names = Names(f"{secrets.token_hex(2)}." if inside else "")
 
@@ -105,16 +106,16 @@ class Placing:
         return actor
 
     def make(self, actors: Sequence[HostedActor], encoded: Encoded, options: Options) -> None:
-        """Give each a process and its object.  Makes all of them or raises an error.
+        """Create a process and an object for each: for all of them, or raise an error.
 
-        Raises RayError if a process ends before it is given its object.
+        Raises RayError if a process ends before it has its object.
         """
         made: list[CallFuture[Any]] = []
         begun = self._begin(actors, options)
-        beside = put_beside(encoded) if len(actors) > 1 else None
+        stored_buffers = put_buffers(encoded) if len(actors) > 1 else None
         for actor, place in zip(actors, begun, strict=True):
             actor.place = ray.get(place)
-            made.append(self._prepare(actor, encoded, options, beside))
+            made.append(self._prepare(actor, encoded, options, stored_buffers))
         while made:
             made.pop(0).result()
 
@@ -140,7 +141,7 @@ class Placing:
 
     def _start(self, actor: HostedActor, options: Options, node: str) -> None:
         kind, at_once = (Serial, 1) if actor.is_serial else (Async, CALLS_AT_ONCE)
-        # The others of a group may wait for room before it is given its object.
+        # Others of the group may wait for room before this one receives its object.
         made_within_s = self._patience_s + PLACE_S if options.detached else 0.0
         described = kind.options(
             name=ray_name(actor.actor),
@@ -161,9 +162,9 @@ class Placing:
         deadline = time.monotonic() + (NAME_FREE_S if actor.life else 0.0)
         while True:
             try:
-                with actor.lock:  # whoever ends it meanwhile finds its host, or keeps it from one
-                    actor.check_lives()
-                    actor.lives_as(described.remote(actor.name, made_within_s))
+                with actor.lock:  # so that a concurrent end finds the host, or prevents its start
+                    actor.check_alive()
+                    actor.set_host(described.remote(actor.name, made_within_s))
                 return
             except ValueError:  # the name is taken
                 if time.monotonic() >= deadline:
@@ -191,7 +192,7 @@ class Placing:
         if not (waiting := look_until(REPORT_AFTER_S - COLLECT_AFTER_S)):
             return
         if time.monotonic() < deadline:
-            self._complain(
+            self._warn(
                 f"waiting for {what}",
                 f"remotely: waiting for {waiting} {what}: the Ray cluster has no room, "
                 f"or is slow to start processes (giving up after {patience_s:g} s)",
@@ -204,10 +205,10 @@ class Placing:
             )
 
     def _prepare(
-        self, actor: HostedActor, encoded: Encoded, options: Options, beside: Any
+        self, actor: HostedActor, encoded: Encoded, options: Options, stored_buffers: Any
     ) -> CallFuture[Any]:
-        """Send settings, code, files, and what the object is made of."""
-        content, actor.learnt = library.whole_for(actor, actor.life)
+        """Send settings, code and files, and then the class and its arguments."""
+        content, actor.sources_sent = library.whole_for(actor, actor.life)
         prepare = shipping.prepare(
             ray.get_runtime_context().get_job_id(),
             this_machine.identity(),
@@ -226,7 +227,7 @@ class Placing:
             for digest in missing.result():
                 file = Encoded((), (memoryview(self._shipment.read(digest)),))
                 send(Message(Kind.FILE, digest, file)).result()
-        made = Message(Kind.INIT, "", encoded, beside=beside)
+        made = Message(Kind.INIT, "", encoded, stored_buffers=stored_buffers)
         return send(made, f"the constructor of {actor.name}")
 
     # --- the next life ----------------------------------------------------------------------------
@@ -234,34 +235,35 @@ class Placing:
     def watch(self, actor: HostedActor) -> None:
         """Restart this actor when its present life ends."""
         host, life = actor.host, actor.life
-        if host is None:  # it was ended meanwhile
+        if host is None:  # the actor was ended meanwhile
             return
         watched = host.watch.remote().future()
         actor_ref = weakref.ref(actor)
 
-        def hear(done: Any) -> None:
+        def on_done(done: Any) -> None:
             error = done.exception()
             if (found := actor_ref()) is None or not isinstance(error, RayError):
                 return
-            run = self._calls.run_soon
+            run = self._calls.run_in_background
             if ends_actor(error):
                 end = end_error(found.name, found.place, error)
-                run(lambda: self.hear_of_death(found, life, end))
-            elif found.host is not None and found.life == life:  # only out of reach for a moment
+                run(lambda: self.on_death(found, life, end))
+            elif found.host is not None and found.life == life:  # temporarily unreachable
                 run(lambda: self.watch(found))
 
-        with shield:  # an interrupt could leave a lock held for which a thread of Ray's waits
-            watched.add_done_callback(hear)
+        with shield:  # an interrupt could leave a lock held that a thread of Ray waits for
+            watched.add_done_callback(on_done)
 
-    def hear_of_death(self, actor: HostedActor, life: int, end: EndError) -> None:
-        """A life of an actor has ended.  Of an actor of others, the next call looks for the next.
+    def on_death(self, actor: HostedActor, life: int, end: EndError) -> None:
+        """Handle the end of a life: restart the actor, or record its end.
 
-        Any thread may call this, and more than one may; the first is the one that counts.
+        The next call to an actor of another process looks for its next life.  Several threads may
+        call this for one life; only the first call counts.
         """
         with actor.lock:
             if actor.ended is not None or actor.life != life:
                 return
-            if actor.owned:  # else Ray keeps the name as long as there is a handle
+            if actor.owned:  # Ray keeps the name as long as there is a handle
                 actor.kill()
             actor.host = None
             if actor.made_from is None:
@@ -272,7 +274,7 @@ class Placing:
                 actor.ended = end
                 return
             actor.life = next_life = life + 1
-            actor.settled = False
+            actor.restarting = True
         make = functools.partial(self._make_next, actor, next_life)
         threading.Thread(
             target=restart,
@@ -282,18 +284,18 @@ class Placing:
         ).start()
 
     def _make_next(self, actor: HostedActor, life: int) -> None:
-        """Make a life.  It may die meanwhile: then another thread makes the next one."""
+        """Create a life.  If it dies meanwhile, another thread creates the next one."""
         assert actor.made_from is not None
         try:
             self.make([actor], *actor.made_from)
         except RayError as error:
-            self.hear_of_death(actor, life, end_error(actor.name, None, error))
+            self.on_death(actor, life, end_error(actor.name, None, error))
         else:
             self.watch(actor)
 
 
 def _may_restart(actor: HostedActor, options: Options) -> bool:
-    """Count one more life; false if the actor has had as many as it may."""
+    """Count one more life; return false if the actor has used up its restarts."""
     now = time.monotonic()
     actor.lives = [began for began in actor.lives if now - began < RESTARTS_WITHIN_S]
     if len(actor.lives) >= options.max_restarts:
@@ -302,46 +304,43 @@ def _may_restart(actor: HostedActor, options: Options) -> bool:
     return True
 
 
-# --- room -----------------------------------------------------------------------------------------
+# --- resources ------------------------------------------------------------------------------------
 
 
 def check(options: Options, what: str, count: int) -> None:
-    """Refuse options that this engine does not keep, and what no empty cluster has room for.
-
-    Raises RemotelyError, NoResources.
-    """
+    """Raise RemotelyError for unsupported options, NoResources for what never fits the cluster."""
     if options.detached and options.max_restarts:
         raise RemotelyError(_NOT_DETACHED)
-    asked = _wanted(options)
+    wanted = _wanted(options)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    places = sum(_times(asked, there, count) for there in nodes)
-    if places >= count:
+    room = sum(_fits(wanted, node, count) for node in nodes)
+    if room >= count:
         return
-    if places:
+    if room:
         raise NoResources(
-            f"the Ray cluster has room for {places} {what}, not for {count}: ask for fewer, or add "
+            f"the Ray cluster has room for {room} {what}, not for {count}: ask for fewer, or add "
             "a machine"
         )
-    largest = {name: max(there.get(name, 0) for there in nodes) for name in asked}
+    largest = {name: max(node.get(name, 0) for node in nodes) for name in wanted}
     raise NoResources(
-        f"no machine of the Ray cluster has room for {what}, which asks for {_words(asked)}; the "
-        f"most that one has is {_words(largest)}: ask for less, or add a machine"
+        f"no machine of the Ray cluster has room for {what}, which asks for {_listed(wanted)}; the "
+        f"most that one has is {_listed(largest)}: ask for less, or add a machine"
     )
 
 
 def _wanted(options: Options) -> dict[str, float]:
-    """Return what one actor asks for, by Ray's names."""
-    asked = {"CPU": options.cores, "GPU": options.gpus, "memory": float(options.memory)}
-    return {name: amount for name, amount in (asked | dict(options.resources)).items() if amount}
+    """Return the resources of one actor, by Ray's names."""
+    wanted = {"CPU": options.cores, "GPU": options.gpus, "memory": float(options.memory)}
+    return {name: amount for name, amount in (wanted | dict(options.resources)).items() if amount}
 
 
-def _times(asked: dict[str, float], there: dict[str, float], most: int) -> int:
-    """Return how often it fits; `most` if nothing is asked for."""
-    parts = ((there.get(name, 0.0), amount) for name, amount in asked.items())
+def _fits(wanted: dict[str, float], node: dict[str, float], most: int) -> int:
+    """Return how many actors fit on a node; `most` if they need no resources."""
+    parts = ((node.get(name, 0.0), amount) for name, amount in wanted.items())
     return min((round(has * UNITS) // round(asks * UNITS) for has, asks in parts), default=most)
 
 
-def _words(amounts: dict[str, float]) -> str:
+def _listed(amounts: dict[str, float]) -> str:
     return ", ".join(
         f"{format_bytes(int(amount))} of memory"
         if name == "memory"
@@ -354,9 +353,9 @@ def _words(amounts: dict[str, float]) -> str:
 def _reserved(
     options: Options, count: int, node: str, wait_for_room: Callable[[Look], None]
 ) -> Iterator[None]:
-    """Hold the room of a whole group while its members ask for theirs.
+    """Hold the resources of a whole group while its members ask for theirs.
 
-    `node` is where it has to be, or empty.  `wait_for_room` raises if there is none.
+    `node` is the required node, or empty.  `wait_for_room` raises if there is no room.
     """
     bundle = _wanted(options)
     if count == 1 or not bundle:
@@ -380,7 +379,7 @@ def _reserved(
 
 
 def _node_for(options: Options) -> str:
-    """Return the node on which an actor has to be; empty for any.  Raises NoResources."""
+    """Return the required node of an actor; empty for any.  Raises NoResources."""
     if options.near:
         with contextlib.suppress(ValueError, RayError):
             _, state = host_of(options.near)

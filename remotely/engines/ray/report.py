@@ -12,7 +12,7 @@ from remotely.engines.ray.host import State
 from remotely.machine import this_machine
 from remotely.reporting.cluster_status import ClusterStatus, MachineStatus
 
-ANSWER_S = 2.0  # what actors have to say what they do
+ANSWER_S = 2.0  # timeout for the replies of actors
 
 
 def report(address: str) -> ClusterStatus:
@@ -31,7 +31,7 @@ def report(address: str) -> ClusterStatus:
 
 
 def _states() -> list[State]:
-    """Ask every host what it does; those that have ended or not begun say nothing."""
+    """Ask every host for its state; those that have ended or not begun do not reply."""
     asked = []
     for found in ray.util.list_named_actors(all_namespaces=True):
         if found["namespace"] == NAMESPACE:
@@ -48,20 +48,20 @@ def _states() -> list[State]:
 
 
 def _machine(node: dict[str, Any], free: dict[str, float]) -> MachineStatus:
-    there = node["Resources"]
+    total = node["Resources"]
     return MachineStatus(
         worker=node["NodeID"],
         machine=node["NodeManagerHostname"],
         host=node["NodeManagerHostname"],
         address=node["NodeManagerAddress"],
         python=this_machine.PYTHON,  # Ray refuses others
-        cpus=there.get("CPU", 0),
-        gpus=int(there.get("GPU", 0)),
-        memory=int(there.get("memory", 0)),
+        cpus=total.get("CPU", 0),
+        gpus=int(total.get("GPU", 0)),
+        memory=int(total.get("memory", 0)),
         free_cpus=free.get("CPU", 0),
         free_gpus=free.get("GPU", 0),
         free_memory=int(free.get("memory", 0)),
-        resources=_others(there),
+        resources=_others(total),
         free_resources=_others(free),
     )
 

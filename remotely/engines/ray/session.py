@@ -21,7 +21,7 @@ from remotely.protocol.address import split_address
 from remotely.protocol.lease import CONNECT_S
 from remotely.values.shipping import Shipment
 
-STORE_BYTES = 1 << 30  # Ray's object store, in /dev/shm, of a cluster of this process alone
+STORE_BYTES = 1 << 30  # Ray's object store, in /dev/shm, of a local cluster
 
 _NO_TOKEN = (
     "the Ray cluster at ray:{} does not admit this process: set RAY_AUTH_MODE=token here, with the "
@@ -39,9 +39,9 @@ def connect(
     patience_s: float,
     show_output: bool,
 ) -> RayEngine:
-    """Return an engine on the cluster `where`, as `address.parse` returns it.
+    """Return an engine on the cluster `where`, an address from `address.parse`.
 
-    A process that has joined Ray by itself, as a Ray job has, goes on as it is.
+    A process that has already joined Ray, as a Ray job has, uses that connection.
     """
     is_ours = not ray.is_initialized()
     if not is_ours:
@@ -69,7 +69,7 @@ def connect(
         except RuntimeError as error:
             if "Version mismatch" not in str(error):
                 raise
-            ray.shutdown()  # it has joined by half
+            ray.shutdown()  # undo the partial connection
             raise VersionMismatch(
                 _OTHER_VERSION.format(where, " ".join(str(error).split()))
             ) from None
@@ -77,7 +77,7 @@ def connect(
 
 
 def _head_of(where: str) -> str:
-    """Return the head that "auto" means: one on another machine, if this machine has joined it.
+    """Resolve "auto" to a head, possibly of another machine that this machine has joined.
 
     Raises OSError if there is none.
     """
@@ -87,18 +87,18 @@ def _head_of(where: str) -> str:
 
 
 def _check_answers(where: str) -> None:
-    """Raise OSError or AuthenticationError at once, where `ray.init` tries again and again."""
+    """Raise OSError or AuthenticationError immediately, where `ray.init` would retry."""
     if where not in ("local", "auto"):
         host, port = split_address(where)
         socket.create_connection((host, port or GCS_PORT), CONNECT_S).close()
-        use_token(warn_if_disabled=False)  # as `ray.init` does, but that comes too late
+        use_token(warn_if_disabled=False)  # `ray.init` does this too, but later
         GcsClient(address=where)
 
 
 def own_cluster(offer: Offer) -> dict[str, Any]:
-    """Return the arguments of `ray.init` for a cluster of this process alone.
+    """Return the arguments of `ray.init` for a local cluster.
 
-    Raises ValueError if `cpus` are not whole: Ray counts whole ones only.
+    Raises ValueError if `cpus` is not whole, because Ray counts only whole CPUs.
     """
     cpus, gpus, resources = offer
     if cpus is not None and cpus != int(cpus):
@@ -113,7 +113,7 @@ def own_cluster(offer: Offer) -> dict[str, Any]:
 
 
 def cluster_of_this_process() -> str:
-    """Return what handles carry: the address, and the session that nobody else has had."""
+    """Return the id of the cluster for handles: the address, and the unique session name."""
     context = ray.get_runtime_context()
     session = ray._private.worker.global_worker.node.session_name
     return f"ray:{context.gcs_address} {session}"

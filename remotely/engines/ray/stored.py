@@ -1,4 +1,4 @@
-"""Values in Ray's object store, which counts and fetches them: what arguments of calls refer to."""
+"""Values in Ray's object store, which arguments refer to; Ray fetches and counts references."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -14,18 +14,18 @@ from remotely.futures.reference import Put
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import codec, in_transit, references
-from remotely.values.codec import Encoded, Named
+from remotely.values.codec import Encoded, NamedReference
 from remotely.values.owned import Owned
 
 PUT_FROM_BYTES = 100_000  # of a value for several actors: Ray copies smaller ones into the call
 
 
 class PlasmaRef(Put):
-    """A value that is pickled once: pass this, and the value arrives as it was when you put it."""
+    """A value that was pickled once.  Passed in a call, it arrives as it was when it was put."""
 
     def __init__(self, encoded: Encoded) -> None:
         self._travelling = encoded.travelling
-        # As the reply to a call: where it arrives, nobody need know which of the two it is.
+        # In the form of a reply, so that the receiver can treat both the same.
         frames = wire.encode(Kind.RESULT, 0, "", encoded.pieces, encoded.buffers)
         self.ref = ray.put(sendable(frames))
 
@@ -35,13 +35,13 @@ class PlasmaRef(Put):
         return Encoded((payload,), buffers)
 
     def get(self) -> Any:
-        """Return the value; a copy of its own each time."""
+        """Return a new copy of the value."""
         return codec.decode(*self._parts())
 
     def __reduce__(self) -> tuple[Any, ...]:
         in_transit.note(self._travelling)
-        if (noting := codec.noting.get()) is not None:
-            return references.entry(noting.number_of(self))
+        if (table := codec.reference_table.get()) is not None:
+            return references.entry(table.number_of(self))
         return codec.decode, codec.parts(*self._parts())
 
     def _parts(self) -> tuple[Any, Any]:
@@ -49,34 +49,34 @@ class PlasmaRef(Put):
         return message.payload, message.buffers
 
 
-def put_beside(encoded: Encoded) -> Any:
-    """Put the buffers of a value for several actors into the store; None if they are small."""
+def put_buffers(encoded: Encoded) -> Any:
+    """Put the buffers of a value for several actors into the store; return None if small."""
     if sum(buffer.nbytes for buffer in encoded.buffers) < PUT_FROM_BYTES:
         return None
     return ray.put(codec.out_of_band(encoded.buffers))
 
 
 class Referred:
-    """The references of a call's arguments, made once for all actors."""
+    """The references of a call's arguments, created once for all actors."""
 
-    def __init__(self, named: Sequence[Named] = ()) -> None:
+    def __init__(self, named: Sequence[NamedReference] = ()) -> None:
         self._named = named
         self.names = [name for _, name in named]
         self._refs: list[Any] | None = None
-        self._values: dict[int, Any] = {}  # of futures that were done already, by their number
+        self._values: dict[int, Any] = {}  # of futures that were already done, by number
         for number, (thing, _) in enumerate(named):
             if isinstance(thing, CallFuture):
-                thing.stays = True
+                thing.is_passed_on = True
                 if thing.done() and thing.kept is None:
-                    with suppress(Exception):  # it is told when the call is to leave
+                    with suppress(Exception):  # `refs` raises it when the call is sent
                         value = PlasmaRef(codec.encode(thing.result())).ref
                         self._values[number] = value
 
     def needs(self) -> list[Future[Any]]:
-        """Return the futures that have to be done first: of calls that have not left, and of those
-        that may be tried again, as Ray knows only the first try."""
+        """Return the futures that must be done first: those of calls that are not sent yet, and of
+        calls that may be retried, since Ray knows only the first attempt."""
         futures = [thing for thing, _ in self._named if isinstance(thing, CallFuture)]
-        return [future for future in futures if not future.done() and _on_its_way(future) is None]
+        return [future for future in futures if not future.done() and _pending_ref(future) is None]
 
     def refs(self) -> list[Any]:
         """Return the references.  Raises the error of a future that has failed."""
@@ -92,8 +92,8 @@ def _ref_of(thing: Any, name: str) -> Any:
     if isinstance(thing, PlasmaRef):
         return thing.ref
     assert isinstance(thing, CallFuture)
-    if not thing.done() and (ref := _on_its_way(thing)) is not None:
-        thing.on_unretrieved = None  # the call that needs it tells of its error
+    if not thing.done() and (ref := _pending_ref(thing)) is not None:
+        thing.on_unretrieved = None  # the call that needs it reports its error
         return ref
     try:
         error = thing.exception()
@@ -105,6 +105,6 @@ def _ref_of(thing: Any, name: str) -> Any:
     return PlasmaRef(kept if isinstance(kept, Owned) else codec.encode(thing.result())).ref
 
 
-def _on_its_way(future: CallFuture[Any]) -> Any:
-    """Return what Ray knows the outcome by that is to come; None if it knows of none."""
+def _pending_ref(future: CallFuture[Any]) -> Any:
+    """Return Ray's reference to the outcome of a call in flight; None if there is none."""
     return None if isinstance(future, RetriedFuture) else getattr(future.receiver, "ref", None)

@@ -1,4 +1,4 @@
-"""REMOTELY_LOCAL=1: the same script, in this process.  What it sees is what a cluster shows."""
+"""REMOTELY_LOCAL=1: a script has the same results in this process as on a cluster."""
 
 import asyncio
 import copy
@@ -20,7 +20,7 @@ from remotely.api import connection
 from remotely.engine import Engine
 from remotely.engines.in_process import InProcess
 
-# Checked by mypy: InProcess has every verb, with the types that handles rely on.
+# Checked by mypy: InProcess has every method of Engine, with its types.
 _: Engine = InProcess()
 
 
@@ -76,120 +76,85 @@ class Counter:
         closed.append(self.label)
 
 
-# --- the seam -------------------------------------------------------------------------------------
+# --- the engine -----------------------------------------------------------------------------------
 
 
-def test_local_has_every_verb_of_an_engine_with_its_arguments() -> None:
-    verbs = [name for name in vars(Engine) if not name.startswith("_")]
-    assert len(verbs) == 14
-    for verb in verbs:
-        ours, theirs = (inspect.signature(getattr(kind, verb)) for kind in (InProcess, Engine))
-        assert list(ours.parameters) == list(theirs.parameters), verb
+def test_it_has_every_method_of_engine_with_its_parameters() -> None:
+    names = [name for name in vars(Engine) if not name.startswith("_")]
+    assert len(names) == 14
+    for name in names:
+        ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (InProcess, Engine))
+        assert list(ours.parameters) == list(theirs.parameters), name
 
 
-def test_the_script_is_on_the_local_engine() -> None:
-    assert isinstance(connection.current(), InProcess)
-
-
-def test_it_needs_no_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_needs_no_connect_and_ignores_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     remotely.shutdown()
     assert Counter().add() == 1
     assert isinstance(connection.current(), InProcess)
-
-
-def test_an_address_is_of_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
     remotely.shutdown()
     monkeypatch.setenv("REMOTELY_ADDRESS", "nowhere:1")
     remotely.connect("nowhere:2")
     assert Counter().add() == 1
 
 
-def test_it_starts_no_thread_and_no_process() -> None:
-    threads = threading.active_count()
-    assert Counter().where() == (os.getpid(), threading.get_ident())
-    assert threading.active_count() == threads
-
-
 # --- calls ----------------------------------------------------------------------------------------
 
 
-def test_a_call_runs_here_and_gives_its_value() -> None:
+def test_a_call_runs_in_this_thread() -> None:
+    threads = threading.active_count()
     counter = Counter(5)
+    assert counter.where() == (os.getpid(), threading.get_ident())
+    assert threading.active_count() == threads
     assert counter.add(2) == 7
     assert counter.add(n=3) == 10
 
 
-def test_a_submitted_call_gives_a_future_that_is_done() -> None:
+def test_a_submitted_call_returns_a_completed_future() -> None:
     counter = Counter()
     future = counter.add.submit(3)
     assert future.done()
     assert future.result(timeout=0) == 3
+    assert list(remotely.as_completed([future])) == [future]
     assert remotely.submit(counter.add, 4).result() == 7
+    without_wait: Any = remotely.options(Counter, wait=False)()
+    assert without_wait.add(3).result() == 3
 
 
-def test_a_future_may_be_awaited() -> None:
-    counter = Counter()
-
-    async def gathered() -> list[int]:
-        return [*(await asyncio.gather(counter.add.submit(1), counter.add.submit(2)))]
-
-    assert asyncio.run(gathered()) == [1, 3]
-
-
-def test_futures_come_as_they_complete() -> None:
-    futures = [Counter(n).add.submit() for n in range(3)]
-    assert sorted(f.result() for f in remotely.as_completed(futures)) == [1, 2, 3]
-
-
-def test_a_class_that_does_not_wait_returns_futures() -> None:
-    counter = remotely.options(Counter, wait=False)()
-    future: Any = counter.add(3)
-    assert future.result() == 3
-
-
-def test_an_async_method_runs_to_its_end() -> None:
+def test_an_async_method_runs_to_completion() -> None:
     counter: Any = Counter(1)
     assert counter.add_slowly(2) == 3
     assert counter.add_slowly.submit(2).result() == 5
 
 
-def test_an_async_method_may_be_called_from_async_code() -> None:
-    async def main() -> int:
-        counter = Counter(1)
-        total: int = await counter.add_slowly.submit(2)
-        return total
+def test_async_code_can_await_futures() -> None:
+    counter = Counter(1)
 
-    assert asyncio.run(main()) == 3
+    async def main() -> list[int]:
+        return [await counter.add.submit(2), await counter.add_slowly.submit(3)]
+
+    assert asyncio.run(main()) == [3, 6]
 
 
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def test_what_a_method_raises_is_raised_and_the_object_lives_on() -> None:
+def test_an_error_of_a_method_is_raised_or_in_its_future() -> None:
     counter = Counter()
     with pytest.raises(KeyError, match="reason"):
         counter.fail("reason")
-    assert counter.add() == 1
-
-
-def test_what_a_submitted_method_raises_is_in_its_future() -> None:
-    future = Counter().fail.submit("reason")
+    future = counter.fail.submit("reason")
     assert isinstance(future.exception(), KeyError)
     with pytest.raises(KeyError):
         future.result()
-    assert isinstance(remotely.submit(Counter().fail, "x").exception(), KeyError)
+    assert isinstance(remotely.submit(counter.fail, "x").exception(), KeyError)
+    assert counter.add() == 1
 
 
-def test_what_a_constructor_raises_is_raised_and_leaves_nothing() -> None:
+def test_an_error_of_a_constructor_is_raised_and_leaves_no_actor() -> None:
     with pytest.raises(ValueError, match="from zero up"):
         remotely.options(Counter, name="wrong")(-1)
     with pytest.raises(NameError):
         remotely.get_actor("wrong")
-
-
-def test_a_call_that_is_spelt_wrong_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="ad"):
-        Counter().ad(1)
 
 
 # --- attributes -----------------------------------------------------------------------------------
@@ -200,11 +165,9 @@ def test_attributes_are_read_and_written() -> None:
     counter.count += 3
     counter.fresh = "new"
     assert (counter.count, counter.fresh, counter.double, counter.unit) == (5, "new", 10, "apples")
-
-
-def test_an_attribute_that_is_not_there_is_an_attribute_error() -> None:
-    assert not hasattr(Counter(), "missing")
-    assert getattr(Counter(), "missing", 7) == 7
+    assert getattr(counter, "missing", 7) == 7
+    with pytest.raises(AttributeError, match="ad"):
+        counter.ad(1)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -215,20 +178,17 @@ def test_a_put_value_arrives_as_the_value() -> None:
     assert Counter().same(remotely.put(array)).tolist() == list(range(10))
 
 
-def test_a_handle_may_be_passed_and_called_over_there() -> None:
+def test_handles_can_be_passed_and_returned() -> None:
     first, second = Counter(1), Counter(2)
     assert first.add_to(second, 5) == 7
     assert second.count == 7
     assert first.same(second) == second
+    created = first.make()
+    assert created.add() == 101
+    assert isinstance(created, Counter)
 
 
-def test_an_object_may_make_others() -> None:
-    made = Counter().make()
-    assert made.add() == 101
-    assert isinstance(made, Counter)
-
-
-def test_a_handle_that_is_pickled_or_copied_is_one_of_the_same_object() -> None:
+def test_a_pickled_or_copied_handle_refers_to_the_same_object() -> None:
     counter = Counter(1)
     for other in (pickle.loads(pickle.dumps(counter)), copy.copy(counter), copy.deepcopy(counter)):
         assert other == counter
@@ -238,7 +198,7 @@ def test_a_handle_that_is_pickled_or_copied_is_one_of_the_same_object() -> None:
 # --- groups ---------------------------------------------------------------------------------------
 
 
-def test_a_group_is_called_as_one() -> None:
+def test_a_group_calls_all_its_members() -> None:
     group = remotely.group(Counter, 3, 10)
     assert group.add(1) == [11, 11, 11]
     assert [future.result() for future in group.add.submit(1)] == [12, 12, 12]
@@ -247,31 +207,25 @@ def test_a_group_is_called_as_one() -> None:
     assert group.count == [0, 5, 0]
     assert len(group[1:]) == 2
     assert [counter.count for counter in group] == [0, 5, 0]
-
-
-def test_a_group_in_which_one_fails_raises_its_error_after_all_have_run() -> None:
-    group = remotely.Group([Counter(1), Counter(2)])
     with pytest.raises(KeyError):
         group.fail("reason")
-    assert group.add() == [2, 3]
+    assert group.add() == [1, 6, 1]
 
 
 # --- names ----------------------------------------------------------------------------------------
 
 
-def test_an_object_is_found_by_its_name() -> None:
-    kept = remotely.options(Counter, name="evaluator")(4)
-    found = remotely.get_actor("evaluator")
+def test_an_actor_is_found_by_its_name_which_is_unique_until_it_ends() -> None:
+    kept = remotely.options(Counter, name="one")(4)
+    found = remotely.get_actor("one")
     assert found == kept
     assert found.add() == 5
     assert isinstance(found, Counter)
-
-
-def test_a_name_is_taken_once_and_free_again_after_the_end() -> None:
-    kept = remotely.options(Counter, name="one")()
     with pytest.raises(remotely.NameTaken, match="'one'"):
         remotely.options(Counter, name="one")()
     remotely.close(kept)
+    with pytest.raises(NameError, match="'one'"):
+        remotely.get_actor("one")
     assert remotely.options(Counter, name="one")(7).count == 7
 
 
@@ -282,12 +236,7 @@ def test_a_group_cannot_have_one_name() -> None:
         remotely.get_actor("one")
 
 
-def test_an_unknown_name_is_a_name_error() -> None:
-    with pytest.raises(NameError, match="'nobody'"):
-        remotely.get_actor("nobody")
-
-
-def test_objects_without_a_name_get_one_of_their_own() -> None:
+def test_actors_without_a_name_get_unique_names() -> None:
     first, second = Counter(), Counter()
     names = {repr(first), repr(second)}
     remotely.close(first)
@@ -306,7 +255,7 @@ def test_close_calls_the_users_close_once() -> None:
     assert closed.count("closed once") == 1
 
 
-def test_a_call_after_the_end_raises_as_on_a_cluster() -> None:
+def test_a_call_to_a_closed_actor_raises() -> None:
     counter = Counter()
     remotely.close(counter)
     with pytest.raises(remotely.ActorDied, match="closed") as died:
@@ -317,7 +266,7 @@ def test_a_call_after_the_end_raises_as_on_a_cluster() -> None:
     assert isinstance(counter.add.submit().exception(), remotely.ActorDied)
 
 
-def test_leaving_a_with_block_ends_it() -> None:
+def test_leaving_a_with_block_closes_it() -> None:
     with Counter(name="with block") as counter:
         assert counter.add() == 1
     assert "with block" in closed
@@ -326,7 +275,7 @@ def test_leaving_a_with_block_ends_it() -> None:
     assert closed.count("group block") == 2
 
 
-def test_when_the_last_handle_is_gone_it_ends() -> None:
+def test_an_actor_ends_with_its_last_handle() -> None:
     counter = Counter(name="forgotten")
     other = remotely.get_actor(repr(counter).split("'")[1])
     del counter
@@ -338,7 +287,7 @@ def test_when_the_last_handle_is_gone_it_ends() -> None:
     assert "forgotten" in closed
 
 
-def test_a_detached_one_lives_until_it_is_closed() -> None:
+def test_a_detached_actor_lives_until_it_is_closed() -> None:
     remotely.options(Counter, name="store", detached=True)(name="detached")
     gc.collect()
     assert remotely.get_actor("store").add() == 1
@@ -346,7 +295,7 @@ def test_a_detached_one_lives_until_it_is_closed() -> None:
     assert "detached" in closed
 
 
-def test_shutdown_ends_all_that_is_left() -> None:
+def test_shutdown_ends_all_actors() -> None:
     remotely.options(Counter, name="store", detached=True)(name="at shutdown 1")
     kept = Counter(name="at shutdown 2")
     remotely.shutdown()
@@ -361,14 +310,12 @@ class FailsToClose:
         raise OSError("the file is gone")
 
 
-def test_a_close_that_raises_does_so_at_who_closes() -> None:
-    with pytest.raises(OSError, match="the file is gone"):
-        remotely.close(FailsToClose())
-
-
-def test_a_close_that_raises_when_nobody_asked_is_printed_and_harms_nobody(
+def test_an_error_of_close_is_raised_if_the_user_closes_and_otherwise_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    with pytest.raises(OSError, match="the file is gone"):
+        remotely.close(FailsToClose())
+    assert capsys.readouterr().err == ""
     forgotten = FailsToClose()
     del forgotten
     gc.collect()
@@ -380,7 +327,7 @@ def test_a_close_that_raises_when_nobody_asked_is_printed_and_harms_nobody(
     del first, second
 
 
-def test_an_async_close_runs_to_its_end() -> None:
+def test_an_async_close_runs_to_completion() -> None:
     ended: list[str] = []
 
     @remotely.remote_class
@@ -401,7 +348,7 @@ def test_the_script_may_connect_again() -> None:
     assert Counter().add() == 1
 
 
-def test_nothing_of_the_objects_is_kept_by_the_engine() -> None:
+def test_the_engine_keeps_no_references_after_a_call() -> None:
     counter = Counter()
     (plain,) = [each for each in gc.get_objects() if type(each) is Counter]
     references = sys.getrefcount(plain)
@@ -412,7 +359,7 @@ def test_nothing_of_the_objects_is_kept_by_the_engine() -> None:
     assert sys.getrefcount(plain) == references
 
 
-def test_a_class_that_is_defined_again_is_not_kept() -> None:
+def test_a_redefined_class_is_not_kept() -> None:
     def redefine() -> "weakref.ref[type]":
         @remotely.remote_class
         class Cell:
@@ -423,12 +370,12 @@ def test_a_class_that_is_defined_again_is_not_kept() -> None:
         return weakref.ref(Cell)
 
     cells = [redefine() for _ in range(3)]
-    for _ in range(2):  # the kinds of handles go first
+    for _ in range(2):  # the first frees the handle classes
         gc.collect()
     assert [cell() for cell in cells] == [None] * 3
 
 
-def test_futures_and_references_within_arguments_arrive_as_their_values() -> None:
+def test_futures_and_references_in_arguments_arrive_as_their_values() -> None:
     @remotely.remote_class
     class Echo:
         def echo(self, value: Any) -> Any:

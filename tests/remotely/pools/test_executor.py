@@ -1,4 +1,4 @@
-"""An Executor does what the standard library promises of one, on a cluster."""
+"""remotely.Executor: the promises of concurrent.futures.Executor, on a cluster."""
 
 import asyncio
 import functools
@@ -39,14 +39,14 @@ def pid(_: object = None) -> int:
 
 
 def meet(folder: Path, count: int) -> int:
-    """Return when so many calls run at the same time."""
+    """Return when `count` calls run at the same time."""
     (folder / str(os.getpid())).touch()
     wait_until(lambda: len(list(folder.iterdir())) >= count, "the others")
     return os.getpid()
 
 
 def wait_for(file: Path) -> int:
-    wait_until(file.exists, "what it waits for")
+    wait_until(file.exists, f"the file {file}")
     return os.getpid()
 
 
@@ -63,7 +63,7 @@ def die_at_first_again(file: Path) -> int:
     return die_at_first(file)
 
 
-def test_results_come_in_order_and_several_items_may_travel_together(cluster: str) -> None:
+def test_submit_and_map_return_results_in_order_with_and_without_chunks(cluster: str) -> None:
     with remotely.Executor() as executor:
         assert list(executor.map(square, range(20))) == [n * n for n in range(20)]
         assert list(executor.map(pow, range(10), itertools.repeat(2), chunksize=3)) == [
@@ -75,25 +75,23 @@ def test_results_come_in_order_and_several_items_may_travel_together(cluster: st
 
 
 @pytest.mark.parametrize("chunksize", [1, 4])
-def test_an_error_is_raised_where_its_result_would_be_with_the_traceback_of_its_process(
+def test_an_error_is_raised_in_place_of_its_result_with_its_remote_traceback(
     here: None, chunksize: int
 ) -> None:
-    seen: list[int] = []
     with remotely.Executor(2) as executor:
         with pytest.raises(ValueError, match="three") as failed:
-            seen.extend(executor.map(three_fails, range(6), chunksize=chunksize))
-        alone = executor.submit(three_fails, 3).exception()
-    assert isinstance(alone, ValueError)
-    for error in (failed.value, alone):
+            list(executor.map(three_fails, range(6), chunksize=chunksize))
+        submitted = executor.submit(three_fails, 3).exception()
+    assert isinstance(submitted, ValueError)
+    for error in (failed.value, submitted):
         assert isinstance(error.__cause__, RemoteTraceback)
-        told = str(error.__cause__)
-        assert "In Runner-" in told
-        assert 'raise ValueError("three")' in told
-        assert "runner.py" not in told
-    assert seen in ([], [0, 1, 2])
+        trace = str(error.__cause__)
+        assert "In Runner-" in trace
+        assert 'raise ValueError("three")' in trace
+        assert "pools/executor.py" not in trace
 
 
-def test_items_before_one_that_fails_are_yielded_even_from_its_chunk(here: None) -> None:
+def test_the_results_before_an_error_in_a_chunk_are_yielded(here: None) -> None:
     with remotely.Executor(1) as executor:
         results = executor.map(three_fails, range(6), chunksize=6)
         assert [next(results) for _ in range(3)] == [0, 1, 2]
@@ -108,7 +106,7 @@ class Holder:
     def method(self, _: int = 0) -> None: ...
 
 
-def test_what_does_not_pickle_is_named_and_harms_only_its_own_call(here: None) -> None:
+def test_a_value_that_does_not_pickle_is_named_and_fails_only_its_call(here: None) -> None:
     with remotely.Executor(1) as executor:
         error = executor.submit(Holder().method).exception()
         assert isinstance(error, NotPicklable)
@@ -141,9 +139,7 @@ def test_a_call_sees_its_arguments_as_they_were_when_it_was_submitted(
         assert blocker.done()
 
 
-def test_a_call_that_is_sent_again_as_it_had_not_begun_has_the_same_arguments(
-    here: None,
-) -> None:
+def test_a_call_that_is_sent_again_has_the_same_arguments(here: None) -> None:
     with remotely.Executor(1) as executor:
         process = executor.submit(pid).result()
         os.kill(process, signal.SIGSTOP)
@@ -168,7 +164,7 @@ def test_a_call_that_has_not_begun_can_be_cancelled(here: None, tmp_path: Path) 
         assert wait(waiting).not_done == set()
 
 
-def test_an_idle_process_takes_the_next_call_whatever_the_others_do(
+def test_a_long_call_does_not_hold_up_the_calls_of_other_processes(
     here: None, tmp_path: Path
 ) -> None:
     with remotely.Executor(2) as executor:
@@ -179,7 +175,7 @@ def test_an_idle_process_takes_the_next_call_whatever_the_others_do(
         (tmp_path / "go").touch()
 
 
-def test_there_are_as_many_processes_as_cores_are_free_and_no_more_than_max_workers(
+def test_there_are_as_many_processes_as_free_cores_and_at_most_max_workers(
     nothing_left: None, tmp_path: Path
 ) -> None:
     remotely.connect(cpus=3)
@@ -194,19 +190,19 @@ def test_there_are_as_many_processes_as_cores_are_free_and_no_more_than_max_work
     assert remotely.status().actors == []
 
 
-def test_its_processes_take_a_core_each_where_other_actors_wait_for_none(
+def test_on_a_scripts_own_cluster_too_each_process_takes_a_core(
     nothing_left: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """On a script's own cluster."""
+    """Where other actors share the cores."""
     monkeypatch.setattr(this_machine, "cores", lambda: 2)
     others = remotely.group(Counter, 3)
-    wait_until(lambda: "which they share" in capfd.readouterr().err, "the line that tells so")
+    wait_until(lambda: "which they share" in capfd.readouterr().err, "the line that says so")
     with remotely.Executor() as executor:
         assert set(executor.map(pid, range(50)))
         assert len(remotely.status().actors) <= len(others) + 2
 
 
-def test_processes_are_placed_one_by_one_as_far_as_there_is_room(
+def test_as_many_processes_start_as_there_are_custom_resources(
     nothing_left: None, tmp_path: Path
 ) -> None:
     remotely.connect(cpus=4, resources={"license": 2})
@@ -215,7 +211,7 @@ def test_processes_are_placed_one_by_one_as_far_as_there_is_room(
         assert len({meeting.result(40) for meeting in meetings}) == 2
 
 
-def test_freed_cores_are_used_without_asking_for_the_whole_status(
+def test_freed_cores_are_used_without_requests_for_the_status(
     nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remotely.connect(cpus=2)
@@ -223,12 +219,12 @@ def test_freed_cores_are_used_without_asking_for_the_whole_status(
     with monkeypatch.context() as patch, remotely.Executor() as executor:
         patch.setattr(type(connection.current()), "report", None)
         meetings = [executor.submit(meet, tmp_path, 2) for _ in range(2)]
-        wait_until(lambda: list(tmp_path.iterdir()), "the first has come")
+        wait_until(lambda: list(tmp_path.iterdir()), "the first process")
         remotely.close(other)
         assert len({meeting.result(40) for meeting in meetings}) == 2
 
 
-def test_processes_that_have_nothing_to_do_end_and_start_again_when_there_is_work(
+def test_idle_processes_end_and_start_again_when_there_is_work(
     nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remotely.pools.executor.IDLE_S", 0.2)
@@ -236,11 +232,11 @@ def test_processes_that_have_nothing_to_do_end_and_start_again_when_there_is_wor
     with remotely.Executor() as executor:
         meetings = [executor.submit(meet, tmp_path, 2) for _ in range(2)]
         before = {meeting.result(40) for meeting in meetings}
-        remotely.options(Counter, cpus=2)()  # it waits for both cores, and gets them
+        remotely.options(Counter, cpus=2)()  # waits for both cores
         assert executor.submit(pid).result(40) not in before
 
 
-def test_calls_one_after_the_other_keep_one_process_and_let_the_others_go(
+def test_sequential_calls_keep_one_process_and_the_others_end(
     nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remotely.pools.executor.IDLE_S", 0.3)
@@ -254,10 +250,10 @@ def test_calls_one_after_the_other_keep_one_process_and_let_the_others_go(
                 executor.submit(pid).result(40)
             return len(remotely.status().actors) == 1
 
-        wait_until(is_alone, "the other two have ended")
+        wait_until(is_alone, "the end of the other two")
 
 
-def test_an_executor_whose_processes_reserve_nothing_has_one_for_each_core(
+def test_without_reserved_resources_there_is_one_process_for_each_core(
     nothing_left: None,
 ) -> None:
     remotely.connect(cpus=2)
@@ -273,7 +269,7 @@ def test_machines_that_join_later_are_used(nothing_left: None, tmp_path: Path) -
         remotely.connect(cluster.address, key=cluster.key)
         with remotely.Executor() as executor:
             meetings = [executor.submit(meet, folder, 3) for _ in range(3)]
-            wait_until(lambda: list(folder.iterdir()), "the first has come")
+            wait_until(lambda: list(folder.iterdir()), "the first process")
             cluster.join(cpus=2)
             assert len({future.result(40) for future in meetings}) == 3
         remotely.shutdown()
@@ -282,7 +278,7 @@ def test_machines_that_join_later_are_used(nothing_left: None, tmp_path: Path) -
 
 
 @pytest.mark.promise("exit_status")
-def test_a_lost_call_is_repeated_if_its_function_says_so_and_fails_alone_if_not(
+def test_a_lost_call_is_retried_if_it_is_idempotent_and_otherwise_fails(
     cluster: str, tmp_path: Path
 ) -> None:
     again = functools.partial(remotely.idempotent(retries=1)(die_at_first_again), tmp_path / "one")
@@ -302,9 +298,7 @@ def kill_or_note(folder: Path, number: int) -> int:
 
 
 @pytest.mark.promise("exact_doubt")
-def test_a_call_that_was_sent_ahead_to_a_process_that_died_runs_in_another(
-    here: None, tmp_path: Path
-) -> None:
+def test_calls_sent_ahead_to_a_process_that_died_run_in_another(here: None, tmp_path: Path) -> None:
     with remotely.Executor(2) as executor:
         futures = [executor.submit(kill_or_note, tmp_path, number) for number in range(200)]
         errors = {n: future.exception(40) for n, future in enumerate(futures)}
@@ -314,7 +308,7 @@ def test_a_call_that_was_sent_ahead_to_a_process_that_died_runs_in_another(
     assert {int(file.name) for file in tmp_path.iterdir()} == set(range(200))
 
 
-def test_an_initializer_runs_in_each_process_and_its_error_is_that_of_the_calls(
+def test_an_initializer_runs_in_each_process_and_its_error_fails_the_calls(
     here: None,
 ) -> None:
     with remotely.Executor(2, initializer=os.putenv, initargs=("NAME", "value")) as executor:
@@ -324,7 +318,7 @@ def test_an_initializer_runs_in_each_process_and_its_error_is_that_of_the_calls(
         assert isinstance(executor.submit(square, 1).exception(40), ValueError)
 
 
-def test_map_has_a_timeout_and_reads_an_endless_iterable_only_as_far_as_its_buffer(
+def test_map_has_a_timeout_and_a_buffer_size_for_endless_iterables(
     here: None, tmp_path: Path
 ) -> None:
     with remotely.Executor(1) as executor:
@@ -338,7 +332,7 @@ def test_map_has_a_timeout_and_reads_an_endless_iterable_only_as_far_as_its_buff
         assert next(taken) <= 16
 
 
-def test_asyncio_runs_functions_in_it(here: None) -> None:
+def test_asyncio_can_use_it_as_an_executor(here: None) -> None:
     async def main() -> list[int]:
         loop = asyncio.get_running_loop()
         with remotely.Executor(2) as executor:
@@ -365,7 +359,7 @@ def test_a_callback_may_submit_the_next_call(here: None) -> None:
     assert seen == [n * n for n in range(20)]
 
 
-def test_nothing_is_taken_after_the_shutdown_and_what_waits_may_be_cancelled(
+def test_shutdown_refuses_further_calls_and_can_cancel_waiting_ones(
     here: None, tmp_path: Path
 ) -> None:
     executor = remotely.Executor(1)
@@ -379,18 +373,18 @@ def test_nothing_is_taken_after_the_shutdown_and_what_waits_may_be_cancelled(
         executor.submit(square, 1)
     (tmp_path / "go").touch()
     assert running.result(40)
-    wait_until(lambda: remotely.status().actors == [], "its process has ended")
+    wait_until(lambda: remotely.status().actors == [], "the end of its process")
     executor.shutdown()
 
 
-def test_an_executor_that_is_dropped_ends_its_processes_when_all_has_run(here: None) -> None:
+def test_a_dropped_executor_ends_its_processes_after_the_last_call(here: None) -> None:
     future = remotely.Executor(2).submit(square, 5)
     assert future.result(40) == 25
     del future
-    wait_until(lambda: remotely.status().actors == [], "its processes have ended")
+    wait_until(lambda: remotely.status().actors == [], "the end of its processes")
 
 
-def test_shutting_down_while_calls_run_fails_them(embedded: None, tmp_path: Path) -> None:
+def test_remotely_shutdown_fails_its_running_calls(embedded: None, tmp_path: Path) -> None:
     executor = remotely.Executor(2)
     futures = [executor.submit(wait_for, tmp_path / "never") for _ in range(4)]
     wait_until(futures[0].running, "a call runs")
@@ -408,7 +402,7 @@ def test_shutting_down_while_calls_run_fails_them(embedded: None, tmp_path: Path
         (lambda: remotely.Executor(2).map(square, [1], buffersize=0), "buffersize=0"),
         (lambda: remotely.Executor(cpus=-1), "cpus=-1"),
         (lambda: remotely.Executor(cpu=1), "did you mean 'cpus'"),
-        (lambda: remotely.Executor(name="x"), "'name' is no option of an Executor"),
+        (lambda: remotely.Executor(name="x"), "'name' is not an option of an Executor"),
     ],
 )
 def test_bad_arguments_are_named(here: None, act: Callable[[], object], error: str) -> None:
@@ -417,13 +411,13 @@ def test_bad_arguments_are_named(here: None, act: Callable[[], object], error: s
     assert error in str(refused.value)
 
 
-def test_there_is_an_error_if_a_process_can_never_fit(embedded: None) -> None:
+def test_calls_fail_if_a_process_can_never_be_placed(embedded: None) -> None:
     with remotely.Executor(cpus=100) as executor:
         error = executor.submit(square, 1).exception(40)
         assert isinstance(error, remotely.NoResources)
 
 
-def test_in_one_process_calls_run_in_the_thread_that_submits_them(
+def test_in_process_calls_run_on_the_thread_that_submits_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "_engine", InProcess())
@@ -450,7 +444,7 @@ with remotely.Executor(2) as executor:
     executor.submit(work, 0.1)
     raise ValueError("mine")
 """
-_GOES_ON = """
+_CONTINUES = """
 executor = remotely.Executor(2)
 future = executor.submit(work, 0.3)
 future.add_done_callback(lambda future: print("result", future.result(), flush=True))
@@ -460,9 +454,13 @@ executor.shutdown(wait=False)
 
 @pytest.mark.parametrize(
     ("ending", "code", "said"),
-    [(_INTERRUPTED, -signal.SIGINT, "KeyboardInterrupt"), (_RAISES, 1, "mine"), (_GOES_ON, 0, "")],
+    [
+        (_INTERRUPTED, -signal.SIGINT, "KeyboardInterrupt"),
+        (_RAISES, 1, "mine"),
+        (_CONTINUES, 0, ""),
+    ],
 )
-def test_nothing_is_left_of_a_script_however_it_leaves_its_executor(
+def test_a_script_leaves_no_process_however_it_leaves_its_executor(
     ending: str, code: int, said: str, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.py"
@@ -482,11 +480,11 @@ def test_nothing_is_left_of_a_script_however_it_leaves_its_executor(
     out, err = running.communicate(timeout=40)
     assert running.returncode == code, err
     assert said in err
-    assert ("result 0.3" in out) == (ending is _GOES_ON)
-    wait_until(lambda: not processes(str(tmp_path)), "nothing of it is left")
+    assert ("result 0.3" in out) == (ending is _CONTINUES)
+    wait_until(lambda: not processes(str(tmp_path)), "the end of its processes")
 
 
-def test_threads_share_an_executor(here: None) -> None:
+def test_threads_can_share_an_executor(here: None) -> None:
     results: dict[int, list[int]] = {}
     with remotely.Executor(3) as executor:
 

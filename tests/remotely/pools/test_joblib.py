@@ -1,4 +1,4 @@
-"""joblib, and so scikit-learn, runs on a cluster."""
+"""joblib, and so scikit-learn, on a cluster."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ def test_calls_run_in_other_processes_and_results_come_in_order(cluster: str) ->
     wait_until(lambda: remotely.status().actors == [], "its processes have ended")
 
 
-def test_an_array_is_put_once_for_all_calls_and_again_when_it_was_changed(
+def test_an_array_is_put_once_for_all_calls_and_again_after_a_change(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     puts: list[np.ndarray] = []
@@ -98,7 +98,7 @@ def test_an_error_ends_the_run_and_the_next_one_works(here: None) -> None:
     wait_until(lambda: remotely.status().actors == [], "its processes have ended")
 
 
-def test_idempotent_functions_are_run_again_if_their_process_is_lost(
+def test_idempotent_functions_are_retried_if_their_process_is_lost(
     here: None, tmp_path: Path
 ) -> None:
     with joblib.parallel_config(backend="remotely", n_jobs=2):
@@ -108,7 +108,7 @@ def test_idempotent_functions_are_run_again_if_their_process_is_lost(
             joblib.Parallel()(joblib.delayed(os._exit)(3) for _ in range(2))
 
 
-def test_results_may_be_taken_as_they_come(here: None) -> None:
+def test_results_can_be_unordered(here: None) -> None:
     with joblib.parallel_config(backend="remotely", n_jobs=2):
         results = joblib.Parallel(return_as="generator_unordered")(
             joblib.delayed(fail)(n) for n in range(5)
@@ -116,7 +116,7 @@ def test_results_may_be_taken_as_they_come(here: None) -> None:
         assert sorted(results) == [0, 1, 2, 3, 4]
 
 
-def test_a_grid_search_finds_what_it_finds_alone(here: None) -> None:
+def test_a_grid_search_has_the_same_result_as_locally(here: None) -> None:
     pytest.importorskip("sklearn")
     from sklearn.datasets import load_iris
     from sklearn.model_selection import GridSearchCV
@@ -124,6 +124,6 @@ def test_a_grid_search_finds_what_it_finds_alone(here: None) -> None:
 
     x, y = load_iris(return_X_y=True)
     search = GridSearchCV(SVC(), {"C": [0.1, 1.0, 10.0]}, cv=3)
-    alone = search.fit(x, y).best_score_
+    local = search.fit(x, y).best_score_
     with joblib.parallel_config(backend="remotely", n_jobs=2):
-        assert search.fit(x, y).best_score_ == alone
+        assert search.fit(x, y).best_score_ == local

@@ -1,4 +1,4 @@
-"""A pool shares out items among actors of one class."""
+"""remotely.Pool: actors of one class that share out items."""
 
 import contextvars
 import gc
@@ -36,7 +36,7 @@ class Player:
         return first * 100 + second
 
     def wait_for(self, file: Path) -> int:
-        wait_until(file.exists, "what it waits for")
+        wait_until(file.exists, f"the file {file}")
         return os.getpid()
 
     @remotely.idempotent(retries=1)
@@ -69,7 +69,7 @@ class Player:
         return number
 
 
-def test_results_come_in_order_or_as_they_are_there(cluster: str) -> None:
+def test_results_are_in_order_or_unordered(cluster: str) -> None:
     with remotely.Pool(Player, 3, 1000) as pool:
         wanted = [1000 + n for n in range(14, 60)]
         assert pool.map(Player.play, range(14, 60)) == wanted
@@ -83,7 +83,7 @@ def test_results_come_in_order_or_as_they_are_there(cluster: str) -> None:
         assert isinstance(pool.actors[0], Player)
 
 
-def test_a_slow_item_holds_up_no_other(here: None, tmp_path: Path) -> None:
+def test_a_slow_item_does_not_hold_up_the_others(here: None, tmp_path: Path) -> None:
     with remotely.Pool(Player, 2) as pool:
         slow = pool.submit(Player.wait_for, tmp_path / "go")
         assert pool.map(Player.play, range(10)) == list(range(10))
@@ -92,17 +92,17 @@ def test_a_slow_item_holds_up_no_other(here: None, tmp_path: Path) -> None:
         assert isinstance(slow.result(40), int)
 
 
-def test_the_first_result_that_is_there_comes_first(here: None, tmp_path: Path) -> None:
-    gone_to = tmp_path / "there"
-    gone_to.touch()
+def test_imap_unordered_yields_the_first_completed_result_first(here: None, tmp_path: Path) -> None:
+    existing = tmp_path / "existing"
+    existing.touch()
     with remotely.Pool(Player, 2) as pool:
-        results = pool.imap_unordered(Player.wait_for, [tmp_path / "go", gone_to])
+        results = pool.imap_unordered(Player.wait_for, [tmp_path / "go", existing])
         first = next(results)
         (tmp_path / "go").touch()
         assert next(results) != first
 
 
-def test_an_error_belongs_to_its_item(here: None) -> None:
+def test_an_error_is_raised_or_returned_in_place_of_its_result(here: None) -> None:
     with remotely.Pool(Player, 2) as pool:
         with pytest.raises(ValueError, match="thirteen") as failed:
             pool.map(Player.play, range(20))
@@ -122,7 +122,7 @@ def test_an_error_belongs_to_its_item(here: None) -> None:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_an_endless_iterable_is_read_as_fast_as_its_results_are(here: None, ordered: bool) -> None:
+def test_an_endless_iterable_is_read_only_a_little_ahead(here: None, ordered: bool) -> None:
     read = itertools.count(14)
     with remotely.Pool(Player, 2) as pool:
         results = (pool.imap if ordered else pool.imap_unordered)(Player.play, read)
@@ -131,9 +131,7 @@ def test_an_endless_iterable_is_read_as_fast_as_its_results_are(here: None, orde
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_results_arrive_while_the_iterable_waits_for_their_consumer(
-    here: None, ordered: bool
-) -> None:
+def test_the_iterable_may_wait_for_the_consumer_of_the_results(here: None, ordered: bool) -> None:
     found: queue.SimpleQueue[int] = queue.SimpleQueue()
     found.put(1)
     with remotely.Pool(Player, 2) as pool:
@@ -145,7 +143,7 @@ def test_results_arrive_while_the_iterable_waits_for_their_consumer(
 
 @pytest.mark.parametrize("return_exceptions", [True, False])
 @pytest.mark.parametrize("ordered", [True, False])
-def test_an_error_of_the_iterable_comes_behind_the_results_of_its_items(
+def test_an_error_of_the_iterable_is_raised_after_the_results_of_its_items(
     here: None, ordered: bool, return_exceptions: bool
 ) -> None:
     def items() -> Iterator[int]:
@@ -163,9 +161,7 @@ def test_an_error_of_the_iterable_comes_behind_the_results_of_its_items(
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("is_begun", [True, False])
-def test_dropping_the_results_leaves_nothing_running(
-    here: None, ordered: bool, is_begun: bool
-) -> None:
+def test_dropping_the_results_stops_the_reader(here: None, ordered: bool, is_begun: bool) -> None:
     is_closed = threading.Event()
 
     def items() -> Iterator[int]:
@@ -183,23 +179,23 @@ def test_dropping_the_results_leaves_nothing_running(
         assert pool.submit(Player.play, 1).result(40) == 1
 
 
-def test_an_iterable_that_never_goes_on_keeps_no_pool_that_was_dropped(here: None) -> None:
+def test_a_blocked_iterable_does_not_keep_a_dropped_pool(here: None) -> None:
     gate = threading.Event()
     results = remotely.Pool(Player, 2).imap(Player.play, itertools.chain([1], iter(gate.wait, 0)))
     assert next(results) == 1
     del results
-    wait_until(lambda: remotely.status().actors == [], "its members have ended")
+    wait_until(lambda: remotely.status().actors == [], "the end of its members")
     gate.set()
 
 
-def test_an_error_that_was_caught_keeps_no_pool(here: None) -> None:
+def test_a_caught_error_does_not_keep_a_dropped_pool(here: None) -> None:
     gc.disable()
     try:
         with pytest.raises(ValueError, match="thirteen"):
             list(remotely.Pool(Player, 2).imap(Player.play, [13]))
         with pytest.raises(TypeError):
             list(remotely.Pool(Player, 2).imap(Player.play, map(len, [1])))  # type: ignore[arg-type]
-        wait_until(lambda: remotely.status().actors == [], "their members have ended")
+        wait_until(lambda: remotely.status().actors == [], "the end of their members")
     finally:
         gc.enable()
 
@@ -227,7 +223,7 @@ def test_an_iterable_is_read_in_the_context_of_its_caller(here: None) -> None:
 
 
 @pytest.mark.promise("exit_status")
-def test_a_dead_member_is_replaced_as_often_as_its_class_says(cluster: str, tmp_path: Path) -> None:
+def test_a_dead_member_is_replaced_up_to_max_restarts(cluster: str, tmp_path: Path) -> None:
     with remotely.Pool(Player, 2, 5) as pool:
         before = set(pool.actors.pid())
         assert pool.submit(Player.die_at_first, tmp_path / "one").result(40)
@@ -245,8 +241,8 @@ def test_a_dead_member_is_replaced_as_often_as_its_class_says(cluster: str, tmp_
 class SecondIsSlow:
     def __init__(self, folder: Path) -> None:
         if (folder / "died").exists():
-            (folder / "is being made").touch()
-            wait_until((folder / "go").exists, "it may go on")
+            (folder / "starting").touch()
+            wait_until((folder / "go").exists, "permission to continue")
 
     def die(self, folder: Path) -> None:
         (folder / "died").touch()
@@ -256,57 +252,42 @@ class SecondIsSlow:
         return 5
 
 
-def test_a_job_waits_for_a_member_that_is_being_made(here: None, tmp_path: Path) -> None:
+def test_a_job_waits_for_a_member_that_is_starting(here: None, tmp_path: Path) -> None:
     with remotely.Pool(SecondIsSlow, 1, tmp_path) as pool:
         pool.submit(SecondIsSlow.die, tmp_path).exception(40)
-        wait_until((tmp_path / "is being made").exists, "the next member is being made")
+        wait_until((tmp_path / "starting").exists, "the start of the next member")
         job = pool.submit(SecondIsSlow.number)
         assert not job.done()
         (tmp_path / "go").touch()
         assert job.result(40) == 5
 
 
-def test_a_job_that_waits_for_a_member_may_wait_for_a_future_too(
-    here: None, tmp_path: Path
+def test_waiting_jobs_accept_futures_refs_and_handles_as_arguments(
+    cluster: str, tmp_path: Path
 ) -> None:
+    pids = {source.pid() for source in remotely.group(Player, 2)}
     source = remotely.options(Player)(7)
-    future = source.play.submit(0)
+    future, ref, many = source.play.submit(0), remotely.put(20), remotely.put(bytes(1 << 20))
+    parts = {"items": [future, ref], "more": (remotely.ref(future), many)}
+    item = [1]
     with remotely.Pool(Player, 1) as pool:
         busy = pool.submit(Player.wait_for, tmp_path / "gate")
         waiting = [
             pool.submit(Player.play, future),
             pool.submit(Player.play, remotely.ref(future)),
             pool.submit(Player.play_two, first=future, second=1),
+            pool.submit(Player.total, parts),
         ]
+        of_dropped_handle = pool.submit(Player.ask, Player())
         (tmp_path / "gate").touch()
         busy.result()
-        assert [job.result() for job in waiting] == [7, 7, 701]
-
-
-def test_the_arguments_of_a_job_are_taken_as_one_value_as_those_of_any_call(cluster: str) -> None:
-    source = remotely.options(Player)(7)
-    future, ref, many = source.play.submit(0), remotely.put(20), remotely.put(bytes(1 << 20))
-    parts = {"items": [future, ref], "more": (remotely.ref(future), many)}
-    item = [1]
-    with remotely.Pool(Player, 1) as pool:
-        assert pool.submit(Player.total, parts).result() == 7 + 20 + 7
+        assert [job.result() for job in waiting] == [7, 7, 701, 7 + 20 + 7]
+        assert of_dropped_handle.result() not in pids, "the job has kept the actor"
+        assert len(pool.map(Player.ask, (Player() for _ in range(3)))) == 3
         assert pool.submit(Player.are_same, item, item).result()
 
 
-def test_a_handle_that_is_only_an_argument_keeps_its_actor_until_the_job_has_run(
-    cluster: str, tmp_path: Path
-) -> None:
-    pids = {source.pid() for source in remotely.group(Player, 2)}
-    with remotely.Pool(Player, 1) as pool:
-        busy = pool.submit(Player.wait_for, tmp_path / "gate")
-        waiting = pool.submit(Player.ask, Player())
-        (tmp_path / "gate").touch()
-        busy.result()
-        assert waiting.result() not in pids
-        assert len(pool.map(Player.ask, (Player() for _ in range(3)))) == 3
-
-
-def test_the_death_of_an_arguments_actor_is_not_that_of_a_member(
+def test_a_failed_future_as_an_argument_does_not_count_as_a_lost_member(
     here: None, tmp_path: Path
 ) -> None:
     dead = remotely.options(Player, max_restarts=0)()
@@ -317,7 +298,7 @@ def test_the_death_of_an_arguments_actor_is_not_that_of_a_member(
         assert pool.map(Player.pid, [0]) == [pid]
 
 
-def test_a_pool_whose_members_are_all_dead_says_how_they_died(here: None, tmp_path: Path) -> None:
+def test_calls_of_a_pool_without_live_members_say_how_they_died(here: None, tmp_path: Path) -> None:
     mortal = remotely.options(Player, max_restarts=0)
     with remotely.Pool(mortal, 2) as pool:
         pool.submit(Player.die_unless, tmp_path / "one").exception(40)
@@ -330,7 +311,7 @@ def test_a_pool_whose_members_are_all_dead_says_how_they_died(here: None, tmp_pa
 
 
 def shows(bars: list[Any]) -> Callable[..., Iterable[Any]]:
-    """Return something like tqdm, which notes what it was told."""
+    """Return a progress bar like tqdm, which records its total and items."""
 
     def bar(iterable: Iterable[Any], *, total: int | None) -> Iterator[Any]:
         bars.append(total)
@@ -341,7 +322,7 @@ def shows(bars: list[Any]) -> Callable[..., Iterable[Any]]:
     return bar
 
 
-def test_a_progress_bar_sees_each_result_and_the_total_where_there_is_one(here: None) -> None:
+def test_a_progress_bar_gets_each_result_and_the_total_if_it_is_known(here: None) -> None:
     bars: list[Any] = []
     with remotely.Pool(Player, 2) as pool:
         assert pool.map(Player.play, range(3), progress=shows(bars)) == [0, 1, 2]
@@ -351,9 +332,7 @@ def test_a_progress_bar_sees_each_result_and_the_total_where_there_is_one(here: 
     assert bars == [3, "*", "*", "*", None, "*"]
 
 
-def test_async_methods_and_concurrent_actors_get_several_items_at_a_time(
-    here: None, tmp_path: Path
-) -> None:
+def test_concurrent_actors_get_several_items_at_a_time(here: None, tmp_path: Path) -> None:
     several = remotely.options(Waiter, concurrency=3)
     with remotely.Pool(several, 1) as pool:
         assert pool.map(Waiter.meet, [tmp_path] * 3) == [3, 3, 3]
@@ -365,7 +344,7 @@ def test_async_methods_and_concurrent_actors_get_several_items_at_a_time(
 class Waiter:
     def meet(self, folder: Path) -> int:
         (folder / str(threading.get_ident())).touch()
-        wait_until(lambda: len(list(folder.iterdir())) == 3, "three of us")
+        wait_until(lambda: len(list(folder.iterdir())) == 3, "three calls")
         return 3
 
 
@@ -376,8 +355,8 @@ class Waiter:
         (lambda: remotely.Pool(Player, -1), "count=-1"),
         (lambda: remotely.Pool(int, 2), "int is not a remote class"),
         (lambda: remotely.Pool(Player, 1).map(lambda actor, item: item, [1]), "Executor runs"),
-        (lambda: remotely.Pool(Player, 1).map(Waiter.meet, [1]), "is no method of Player"),  # type: ignore[arg-type]
-        (lambda: remotely.Pool(Player, 1).map("play", [1]), "is no method of Player"),  # type: ignore[arg-type]
+        (lambda: remotely.Pool(Player, 1).map(Waiter.meet, [1]), "is not a method of Player"),  # type: ignore[arg-type]
+        (lambda: remotely.Pool(Player, 1).map("play", [1]), "is not a method of Player"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_arguments_are_named(here: None, act: Callable[[], object], error: str) -> None:
@@ -386,12 +365,12 @@ def test_bad_arguments_are_named(here: None, act: Callable[[], object], error: s
     assert error in str(refused.value)
 
 
-def test_a_pool_that_never_fits_is_refused(embedded: None) -> None:
+def test_a_pool_that_can_never_be_placed_raises(embedded: None) -> None:
     with pytest.raises(NoResources):
         remotely.Pool(Player, 100)
 
 
-def test_an_error_in_the_block_ends_the_pool_at_once(here: None, tmp_path: Path) -> None:
+def test_an_error_in_the_block_kills_the_members(here: None, tmp_path: Path) -> None:
     pool = remotely.Pool(Player, 2)
 
     def work() -> Any:
@@ -409,12 +388,12 @@ def test_an_error_in_the_block_ends_the_pool_at_once(here: None, tmp_path: Path)
         pool.submit(Player.play, 1)
 
 
-def test_a_pool_that_is_dropped_ends_its_members(here: None) -> None:
+def test_a_dropped_pool_ends_its_members(here: None) -> None:
     assert remotely.Pool(Player, 2).submit(Player.play, 1).result(40) == 1
-    wait_until(lambda: remotely.status().actors == [], "its members have ended")
+    wait_until(lambda: remotely.status().actors == [], "the end of its members")
 
 
-def test_in_one_process_it_works_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_works_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_engine", InProcess())
     with remotely.Pool(Player, 2) as pool:
         assert pool.map(Player.play, range(5)) == [0, 1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""The pace of a member of a pool: how far ahead it is sent work."""
+"""The pace of a pool's member: how many calls it is sent ahead."""
 
 from remotely.pools.scheduler import AHEAD_S, MOST_AHEAD, Pace
 
@@ -13,37 +13,36 @@ def paced(seconds: float, calls: int = 50, at_a_time: int = 1) -> Pace:
 
 
 def test_a_new_member_gets_one_call_or_as_many_as_it_serves_at_a_time() -> None:
-    assert Pace().most(MANY, 1) == 1
-    assert Pace(at_a_time=4).most(MANY, 1) == 4
+    assert Pace().limit(MANY, 1) == 1
+    assert Pace(at_a_time=4).limit(MANY, 1) == 4
 
 
-def test_a_member_is_sent_what_keeps_it_busy_for_a_while_and_no_more() -> None:
-    assert paced(AHEAD_S / 4.5).most(MANY, 1) == 4
-    assert paced(AHEAD_S * 2).most(MANY, 1) == 1
-    assert paced(1e-7).most(MANY, 1) == MOST_AHEAD
+def test_a_member_is_sent_work_for_a_limited_time() -> None:
+    assert paced(AHEAD_S / 4.5).limit(MANY, 1) == 4
+    assert paced(AHEAD_S * 2).limit(MANY, 1) == 1
+    assert paced(1e-7).limit(MANY, 1) == MOST_AHEAD
 
 
-def test_near_the_end_no_member_takes_more_than_its_share() -> None:
+def test_near_the_end_no_member_gets_more_than_its_share() -> None:
     quick = paced(1e-6)
-    assert quick.most(30, 10) == 3
-    assert quick.most(31, 10) == 4
-    assert quick.most(0, 10) == 1
+    assert quick.limit(30, 10) == 3
+    assert quick.limit(31, 10) == 4
+    assert quick.limit(0, 10) == 1
 
 
-def test_a_call_that_was_sent_ahead_counts_from_the_answer_before_it() -> None:
+def test_a_call_that_was_sent_ahead_is_timed_from_the_reply_before_it() -> None:
     ahead = Pace()
-    ahead.note(0.0, 1.0)
-    for answered in range(2, 50):
-        ahead.note(0.0, float(answered))  # all were sent at the beginning: one takes a second
-    assert ahead.most(MANY, 1) == 1
+    for answered in range(1, 50):  # all were sent at the beginning, and each takes a second
+        ahead.note(0.0, float(answered))
+    assert ahead.limit(MANY, 1) == 1
 
 
 def test_a_member_that_slows_down_is_sent_less() -> None:
     pace = paced(AHEAD_S / 60)
-    before = pace.most(MANY, 1)
+    before = pace.limit(MANY, 1)
     now = 100.0
     for _ in range(20):
         pace.note(now, now + AHEAD_S)
         now += AHEAD_S
     assert before > 50
-    assert pace.most(MANY, 1) == 1
+    assert pace.limit(MANY, 1) == 1

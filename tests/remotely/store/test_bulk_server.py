@@ -1,4 +1,4 @@
-"""The TLS port of a store: what it takes, what it gives, and from whom."""
+"""The TLS port of a store: pushes, pulls, relays, and strangers."""
 
 import contextlib
 import socket
@@ -25,7 +25,7 @@ NAME, OTHER = b"n" * 32, b"o" * 32
 
 
 class Machine:
-    """A store without its shell."""
+    """A bulk server and its shelf, without the store process."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -70,7 +70,7 @@ def onward(*machines: Machine) -> bytes:
     return msgspec.msgpack.encode([machine.address for machine in machines])
 
 
-def test_a_value_that_is_expected_arrives(machines: list[Machine]) -> None:
+def test_an_expected_value_arrives(machines: list[Machine]) -> None:
     machine, *_ = machines
     room = machine.expect()
     with bulk.connect(machine.address) as connection:
@@ -81,7 +81,7 @@ def test_a_value_that_is_expected_arrives(machines: list[Machine]) -> None:
     assert bytes(room.memory) == b"0123456789"
 
 
-def test_a_value_goes_on_from_machine_to_machine(machines: list[Machine]) -> None:
+def test_a_value_is_relayed_from_machine_to_machine(machines: list[Machine]) -> None:
     first, second, third = machines
     rooms = [machine.expect(1 << 20) for machine in machines]
     value = memoryview(bytes(range(256)) * (1 << 12))
@@ -92,9 +92,7 @@ def test_a_value_goes_on_from_machine_to_machine(machines: list[Machine]) -> Non
     assert first.unrelayed == []
 
 
-def test_a_machine_that_cannot_be_reached_is_reported_and_delays_nobody(
-    machines: list[Machine],
-) -> None:
+def test_an_unreachable_next_machine_is_reported(machines: list[Machine]) -> None:
     first, second, _ = machines
     first.expect()
     second.close()
@@ -104,7 +102,7 @@ def test_a_machine_that_cannot_be_reached_is_reported_and_delays_nobody(
     wait_until(lambda: first.unrelayed == [second.address], "the report")
 
 
-def test_a_value_that_breaks_off_is_reported_on_each_machine_and_may_come_again(
+def test_a_failed_transfer_is_reported_on_each_machine_and_can_be_repeated(
     machines: list[Machine],
 ) -> None:
     first, second, _ = machines
@@ -123,9 +121,7 @@ def test_a_value_that_breaks_off_is_reported_on_each_machine_and_may_come_again(
     assert (first.arrived, second.arrived) == ([NAME], [NAME])
 
 
-def test_a_value_is_pulled_as_often_as_it_is_asked_for_until_it_is_dropped(
-    machines: list[Machine],
-) -> None:
+def test_a_value_can_be_pulled_until_it_is_dropped(machines: list[Machine]) -> None:
     machine, *_ = machines
     room = Room()
     room.memory[:] = b"0123456789"
@@ -136,19 +132,24 @@ def test_a_value_is_pulled_as_often_as_it_is_asked_for_until_it_is_dropped(
             connection.pull(NAME, 3, memoryview(memory))
             assert bytes(memory) == b"3456"
         machine.shelf.drop(NAME)
-        wait_until(lambda: room.releases == 1, "the last pull is over")
+        wait_until(lambda: room.releases == 1, "the end of the last pull")
         with pytest.raises(ValueGone, match="released"):
             connection.pull(NAME, 3, memoryview(memory))
 
 
-@pytest.mark.parametrize("op", [bulk.PUSH, bulk.PULL, 99])
-def test_a_peer_that_names_no_known_value_is_cut_off(machines: list[Machine], op: int) -> None:
+@pytest.mark.parametrize(
+    ("op", "name"), [(bulk.PUSH, OTHER), (bulk.PULL, OTHER), (99, OTHER), (99, NAME)]
+)
+def test_a_request_for_an_unknown_value_or_operation_ends_the_connection(
+    machines: list[Machine], op: int, name: bytes
+) -> None:
     machine, *_ = machines
     room = machine.expect()
     with bulk.connect(machine.address) as connection:
-        connection.request(op, OTHER, 0, 10)
+        connection.request(op, name, 0, 10)
         with pytest.raises(OSError, match=r"ended|reset"):
             connection.receive(100)
+    assert NAME in machine.shelf
     assert room.releases == 0
     assert machine.arrived == []
 
@@ -180,7 +181,7 @@ def test_a_stranger_is_cut_off_before_the_onward_route_is_read(machines: list[Ma
             connection.receive(1)
 
 
-def test_the_number_of_strangers_is_limited_and_they_keep_nobody_out(
+def test_the_number_of_strangers_is_limited_and_they_do_not_block_clients(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk_server, "MOST_STRANGERS", 4)
@@ -195,7 +196,7 @@ def test_the_number_of_strangers_is_limited_and_they_keep_nobody_out(
             strangers.append(stack.enter_context(stranger))
         with bulk.connect(machine.address) as late:
             late.push(NAME, 1, 4, [memoryview(b"1234")], b"")
-            for stranger in strangers[:37]:  # the last, and the late one before it was known, stay
+            for stranger in strangers[:37]:  # the newest four stay: the last three, and `late`
                 assert stranger.recv(1) == b""
             wait_until(lambda: bulk_threads() <= before + 5, "the end of the others' threads")
             known.push(NAME, 5, 5, [memoryview(b"56789")], b"")
@@ -204,19 +205,6 @@ def test_the_number_of_strangers_is_limited_and_they_keep_nobody_out(
 
 def bulk_threads() -> int:
     return sum(thread.name == "remotely-bulk" for thread in threading.enumerate())
-
-
-def test_a_request_that_is_neither_push_nor_pull_ends_the_connection(
-    machines: list[Machine],
-) -> None:
-    machine, *_ = machines
-    room = machine.expect()
-    with bulk.connect(machine.address) as connection:
-        connection.request(99, NAME, 0, 10)
-        with pytest.raises(OSError, match=r"ended|reset"):
-            connection.receive(1)
-    assert NAME in machine.shelf
-    assert room.releases == 0
 
 
 def test_an_unexpected_error_ends_the_relay_too(
@@ -230,7 +218,7 @@ def test_an_unexpected_error_ends_the_relay_too(
 
     def fails(connection: bulk.Connection, memory: memoryview) -> None:
         if memory.nbytes == bulk.CHUNK_BYTES and memory.obj is first_memory:
-            raise ValueError("of no socket")
+            raise ValueError("unexpected")
         receive(connection, memory)
 
     with first.shelf.using(NAME, is_here=False) as value:
@@ -240,7 +228,7 @@ def test_an_unexpected_error_ends_the_relay_too(
     with bulk.connect(first.address) as connection:
         connection.request(bulk.PUSH, NAME, 0, nbytes, onward(second))
         wait_until(lambda: first.broken == [NAME] and second.broken == [NAME], "the reports")
-    wait_until(lambda: "of no socket" in caplog.text, "its log")
+    wait_until(lambda: "unexpected" in caplog.text, "its log")
 
 
 @pytest.mark.parametrize(("start", "nbytes"), [(0, 11), (5, 6), (1 << 60, 1)])
@@ -254,10 +242,10 @@ def test_a_stripe_beyond_the_end_of_its_value_is_refused(
     assert machine.arrived == []
 
 
-# --- what a store fetches for its actors ----------------------------------------------------------
+# --- fetching -------------------------------------------------------------------------------------
 
 
-def test_a_value_is_fetched_once_and_kept_while_it_is_asked_for(
+def test_a_value_is_fetched_once_and_kept_for_a_while(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, _ = machines
@@ -278,7 +266,7 @@ def test_a_value_is_fetched_once_and_kept_while_it_is_asked_for(
     assert fetched.releases == 1
 
 
-def test_a_result_of_an_actor_of_this_machine_is_not_fetched(machines: list[Machine]) -> None:
+def test_a_value_of_this_machine_is_not_fetched(machines: list[Machine]) -> None:
     machine, *_ = machines
     fetching = Fetching(machine.shelf, machine.address)
     room = Room()

@@ -1,4 +1,4 @@
-"""What a store knows of its values, and when their memory is free."""
+"""The values that a store has: when they are here, dropped, and freed."""
 
 from remotely.store.shelf import CLAIM_S, FETCHED, KEPT_S, Shelf
 from remotely.values.arena import Borrower, Loan
@@ -26,12 +26,12 @@ def test_a_value_is_here_when_all_of_its_stripes_are() -> None:
         assert not shelf.arrive(value, 0, 5)
         assert not shelf.arrive(value, 0, 5)  # the same stripe, from another relay
         assert shelf.arrive(value, 5, 5)
-        assert not shelf.arrive(value, 5, 5)  # it has arrived once
+        assert not shelf.arrive(value, 5, 5)
     with shelf.using(b"v") as found:
         assert found is value
 
 
-def test_memory_is_released_once_and_not_while_it_is_used() -> None:
+def test_memory_is_released_once_and_not_while_in_use() -> None:
     shelf, room = Shelf(), Room()
     shelf.add(b"v", room, "me", is_here=True)
     with shelf.using(b"v"):
@@ -42,7 +42,7 @@ def test_memory_is_released_once_and_not_while_it_is_used() -> None:
     assert room.releases == 1
 
 
-def test_the_values_of_an_owner_that_is_gone_are_dropped() -> None:
+def test_the_values_of_a_lost_owner_are_dropped() -> None:
     shelf, mine, yours = Shelf(), Room(), Room()
     shelf.add(b"1", mine, "me", is_here=True)
     shelf.add(b"2", yours, "you", is_here=False)
@@ -53,21 +53,22 @@ def test_the_values_of_an_owner_that_is_gone_are_dropped() -> None:
     assert shelf.clients() == {"you"}
 
 
-def test_results_of_an_ended_actor_stay_only_if_claimed() -> None:
-    """Nobody knows of the other result, if the actor died before its reply had left."""
-    shelf, claimed, unknown = Shelf(), Room(), Room()
+def test_results_stay_while_their_actor_lives_and_then_only_if_claimed() -> None:
+    """The actor may die before it has sent the reply for the other result."""
+    shelf, claimed, unclaimed = Shelf(), Room(), Room()
     shelf.add(b"1", claimed, "actor", is_here=True)
-    shelf.add(b"2", unknown, "actor", is_here=True)
+    shelf.add(b"2", unclaimed, "actor", is_here=True)
     shelf.claim(b"1", "my connection")
-    shelf.leave("actor", 100.0)
+    shelf.tidy(10 * CLAIM_S)
+    shelf.leave("actor", 1000.0)
 
-    shelf.tidy(100.0 + CLAIM_S)
-    assert (claimed.releases, unknown.releases) == (0, 0)
-    shelf.tidy(100.1 + CLAIM_S)
-    assert (claimed.releases, unknown.releases) == (0, 1)
+    shelf.tidy(1000.0 + CLAIM_S)
+    assert (claimed.releases, unclaimed.releases) == (0, 0)
+    shelf.tidy(1000.1 + CLAIM_S)
+    assert (claimed.releases, unclaimed.releases) == (0, 1)
 
 
-def test_a_client_that_lost_its_connection_may_claim_again_on_another() -> None:
+def test_a_client_may_claim_again_after_it_has_reconnected() -> None:
     shelf, room = Shelf(), Room()
     shelf.add(b"v", room, "actor", is_here=True)
     shelf.claim(b"v", "my connection")
@@ -81,15 +82,6 @@ def test_a_client_that_lost_its_connection_may_claim_again_on_another() -> None:
 
     shelf.drop_of("another connection", 1000.0)
     shelf.tidy(1000.1 + CLAIM_S)
-    assert room.releases == 1
-
-
-def test_an_offered_result_stays_while_its_actor_lives() -> None:
-    shelf, room = Shelf(), Room()
-    shelf.add(b"v", room, "actor", is_here=True)
-    shelf.tidy(10 * CLAIM_S)
-    assert room.releases == 0
-    shelf.drop(b"v")
     assert room.releases == 1
 
 
@@ -109,7 +101,7 @@ def test_a_second_value_of_the_same_name_is_refused_and_its_room_released() -> N
     assert (first.releases, second.releases) == (0, 1)
 
 
-def test_an_expected_value_that_does_not_come_is_stalled() -> None:
+def test_an_expected_value_that_does_not_arrive_is_stalled() -> None:
     shelf = Shelf()
     shelf.add(b"late", Room(), "me", is_here=False, now=1.0)
     shelf.add(b"new", Room(), "me", is_here=False, now=9.0)

@@ -1,4 +1,4 @@
-"""The process of a store, between an actor of its machine and a client."""
+"""The store process, with an actor of its machine and a client."""
 
 import socket
 import subprocess
@@ -22,15 +22,15 @@ from remotely.values.arena import Arena
 from remotely.values.payload import Parcel
 from tests.clusters import wait_until
 
-HASTY = """
+QUICK_STORE = """
 from remotely.store import shelf, store
 shelf.CLAIM_S, store.ASK_EVERY_S = 0.3, 0.05
 store.main()
 """
 
 
-class Played:
-    """A store that waits for claims for 0.3 s; its worker, an actor and a client are played."""
+class Machine:
+    """A store that waits for claims for 0.3 s; this class plays its worker, actor and client."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -49,7 +49,7 @@ class Played:
         with theirs, port:
             fds = theirs.fileno(), port.fileno()
             self.process = subprocess.Popen(
-                [sys.executable, "-c", HASTY, *map(str, fds)], pass_fds=fds
+                [sys.executable, "-c", QUICK_STORE, *map(str, fds)], pass_fds=fds
             )
             self.address = StoreAddress(
                 tcp=f"tcp://127.0.0.1:{port.getsockname()[1]}", public_key=own.public
@@ -78,7 +78,7 @@ class Played:
         return True
 
     def close(self) -> None:
-        self._worker.close()  # which ends the store
+        self._worker.close()  # ends the store
         self.process.wait(40)
         self.stores.close()
         self.context.destroy(linger=0)
@@ -87,21 +87,21 @@ class Played:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     ours = Arena(64 << 20)
     monkeypatch.setattr(arena, "ours", lambda: ours)
-    made = Played()
-    yield made
-    made.close()
+    started = Machine()
+    yield started
+    started.close()
 
 
-def test_a_result_that_was_claimed_outlives_its_actor_until_it_is_released(played: Played) -> None:
-    claimed, unknown = played.offer(), played.offer()
-    played.stores.claim(claimed, played.address)
-    assert played.has(claimed)
-    played.line.shutdown(socket.SHUT_RDWR)  # the actor ends
+def test_a_claimed_result_outlives_its_actor_until_it_is_released(machine: Machine) -> None:
+    claimed, unclaimed = machine.offer(), machine.offer()
+    machine.stores.claim(claimed, machine.address)
+    assert machine.has(claimed)
+    machine.line.shutdown(socket.SHUT_RDWR)  # the actor ends
 
-    wait_until(lambda: not played.has(unknown), "the end of what nobody knows of")
-    assert played.has(claimed)
-    played.stores.release(claimed)
-    wait_until(lambda: not played.has(claimed), "the end of what was released")
+    wait_until(lambda: not machine.has(unclaimed), "the end of the unclaimed result")
+    assert machine.has(claimed)
+    machine.stores.release(claimed)
+    wait_until(lambda: not machine.has(claimed), "the end of the released result")

@@ -1,4 +1,4 @@
-"""What is lent arrives unchanged, stays until the reader lets go, and comes back then."""
+"""Lent values arrive unchanged, and their memory is reclaimed when the reader has released them."""
 
 import gc
 import os
@@ -39,11 +39,11 @@ def arena() -> Arena:
 
 
 def lend(arena: Arena, value: object, private: bool = False, reader: Reader | None = None) -> Loan:
-    """Lend a value to one reader, for whom alone it was placed."""
+    """Place a value and lend it to one reader."""
     placed = arena.place(codec.encode(value))
     assert placed is not None
     loan = arena.lend(placed, reader or Reader(), private)
-    arena.let_go(placed)
+    arena.release(placed)
     assert loan is not None
     return loan
 
@@ -58,7 +58,7 @@ def crossed(arena: Arena, value: object, private: bool = False) -> Any:
     return read(lender, lend(arena, value, private), codec.encode(value))
 
 
-# --- what arrives ---------------------------------------------------------------------------------
+# --- lending --------------------------------------------------------------------------------------
 
 arrays = hnp.arrays(
     hnp.scalar_dtypes() | hnp.array_dtypes(max_size=3),
@@ -99,14 +99,14 @@ def test_an_array_arrives_writable_without_a_copy(arena: Arena, private: bool) -
     assert (got == sent + 1).all()
 
 
-def test_bytes_within_a_value_cross_in_the_arena_too(arena: Arena) -> None:
+def test_large_bytes_in_a_value_are_lent_with_its_pickle(arena: Arena) -> None:
     sent = {"deep": [b"x" * LARGE, "y" * LARGE, bytearray(b"z" * LARGE)]}
     loan = lend(arena, sent)
     assert loan.has_payload
     assert read(Lender(arena.address), loan, NOTHING) == sent
 
 
-def test_each_reader_of_one_value_has_its_own(arena: Arena) -> None:
+def test_readers_of_one_value_do_not_see_each_others_writes(arena: Arena) -> None:
     encoded = codec.encode(np.zeros(LARGE))
     placed = arena.place(encoded)
     assert placed is not None
@@ -119,7 +119,7 @@ def test_each_reader_of_one_value_has_its_own(arena: Arena) -> None:
     assert (one == 1).all()
 
 
-def test_what_a_reader_wrote_is_gone_when_its_pages_are_lent_again(arena: Arena) -> None:
+def test_a_readers_writes_are_gone_when_its_pages_are_lent_again(arena: Arena) -> None:
     lender = Lender(arena.address)
     for number in range(3):
         sent = np.full(LARGE, number)
@@ -129,14 +129,14 @@ def test_what_a_reader_wrote_is_gone_when_its_pages_are_lent_again(arena: Arena)
         del got
 
 
-def test_the_value_may_be_changed_as_soon_as_it_is_lent(arena: Arena) -> None:
+def test_changes_after_lending_do_not_reach_the_reader(arena: Arena) -> None:
     sent = np.zeros(LARGE)
     loan = lend(arena, sent)
     sent += 1
     assert (read(Lender(arena.address), loan, codec.encode(sent)) == 0).all()
 
 
-# --- when it comes back ---------------------------------------------------------------------------
+# --- reclaiming -----------------------------------------------------------------------------------
 
 
 def test_a_block_is_reclaimed_when_its_last_view_is_gone(arena: Arena) -> None:
@@ -152,7 +152,7 @@ def test_a_block_is_reclaimed_when_its_last_view_is_gone(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_ten_thousand_values_use_the_same_pages(arena: Arena, private: bool) -> None:
+def test_ten_thousand_values_in_turn_use_the_same_pages(arena: Arena, private: bool) -> None:
     sent, encoded = np.zeros(LARGE, np.uint8), codec.encode(np.zeros(LARGE, np.uint8))
     lender = Lender(arena.address)
     read(lender, lend(arena, sent, private), encoded)
@@ -176,24 +176,24 @@ def test_blocks_of_dead_borrowers_are_reclaimed(arena: Arena) -> None:
     assert arena.lent_bytes == kept.blocks[0][2] // GRANULE * GRANULE
 
 
-def test_a_loan_that_was_never_read_can_be_declined_or_taken_back(arena: Arena) -> None:
+def test_an_unread_loan_can_be_declined_or_taken_back(arena: Arena) -> None:
     Lender(arena.address).decline(lend(arena, np.zeros(LARGE)))
     assert arena.lent_bytes == 0
     arena.take_back(lend(arena, np.zeros(LARGE)))
     assert arena.lent_bytes == 0
 
 
-def test_a_loan_that_ended_with_its_reader_cannot_be_taken_back_from_the_next(arena: Arena) -> None:
+def test_taking_back_a_stale_loan_does_not_end_the_next_loan_of_its_slot(arena: Arena) -> None:
     reader = Reader()
     stale = lend(arena, np.zeros(LARGE), reader=reader)
     reader.lives = False
     arena.tidy()
     arena.take_back(stale)
     slots = [lend(arena, np.zeros(LARGE)).blocks[0][0] for _ in range(3)]
-    assert len(set(slots)) == 3, "no slot is given out twice"
+    assert len(set(slots)) == 3, "no slot is used twice"
 
 
-def test_a_full_arena_says_so_once_and_lends_again_when_there_is_room(
+def test_a_full_arena_warns_once_and_lends_again_when_there_is_room(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     arena = Arena(1 << 20)
@@ -206,7 +206,7 @@ def test_a_full_arena_says_so_once_and_lends_again_when_there_is_room(
     assert (crossed(arena, np.ones(800_000, np.uint8)) == 1).all()
 
 
-def test_idle_memory_goes_back_to_the_machine(arena: Arena) -> None:
+def test_idle_memory_returns_to_the_operating_system(arena: Arena) -> None:
     def resident() -> int:
         return os.stat(f"/proc/self/fd/{arena.address.fd}").st_blocks * 512
 
@@ -222,7 +222,7 @@ def test_idle_memory_goes_back_to_the_machine(arena: Arena) -> None:
 
 
 class Child:
-    """A forked child, which runs `work` when told to go on; `end` returns its exit code."""
+    """A forked child that runs `work` on `end`, which returns its exit code."""
 
     def __init__(self, work: Callable[[], int]) -> None:
         go, self._tell = os.pipe()
@@ -243,17 +243,17 @@ class Child:
 
 
 def overwrite(arena: Arena) -> None:
-    """Write wherever the arena has room, as a lender that is busy does."""
+    """Write to all free memory of the arena, as a busy lender does."""
     taken = []
     for nbytes in (32 << 20, 8 << 20, 1 << 20, LARGE):
         while (placed := arena.place(codec.encode(np.full(nbytes, 255, np.uint8)))) is not None:
             taken.append(placed)
     for placed in taken:
-        arena.let_go(placed)
+        arena.release(placed)
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_a_forked_child_may_read_what_its_parent_has_dropped(arena: Arena, private: bool) -> None:
+def test_a_forked_child_can_read_what_its_parent_has_dropped(arena: Arena, private: bool) -> None:
     got = [crossed(arena, np.arange(LARGE), private)]
 
     def unchanged() -> int:
@@ -268,7 +268,7 @@ def test_a_forked_child_may_read_what_its_parent_has_dropped(arena: Arena, priva
     assert arena.lent_bytes == 0
 
 
-def test_a_child_of_a_forked_child_may_read_it_too(arena: Arena) -> None:
+def test_a_grandchild_can_read_what_its_ancestor_has_dropped(arena: Arena) -> None:
     got = [crossed(arena, np.ones(LARGE))]
     result, answer = os.pipe()
     go, tell = os.pipe()
@@ -298,7 +298,7 @@ def test_a_child_of_a_forked_child_may_read_it_too(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_a_fork_and_its_parent_write_what_they_borrowed_apart(arena: Arena, private: bool) -> None:
+def test_a_fork_and_its_parent_do_not_see_each_others_writes(arena: Arena, private: bool) -> None:
     held = [crossed(arena, np.zeros(LARGE), private)]
     held[0][0] = 1
 
@@ -314,10 +314,10 @@ def test_a_fork_and_its_parent_write_what_they_borrowed_apart(arena: Arena, priv
     held.clear()
     borrowing.tidy()
     later = np.arange(LARGE)
-    assert (crossed(arena, later, private) == later).all(), "no page of before is left"
+    assert (crossed(arena, later, private) == later).all(), "no page from before is left"
 
 
-def test_only_what_was_borrowed_at_a_fork_waits_for_its_child(arena: Arena) -> None:
+def test_a_value_borrowed_after_a_fork_does_not_wait_for_the_child(arena: Arena) -> None:
     child = Child(lambda: 0)
     got = crossed(arena, np.ones(LARGE))
     del got
@@ -359,7 +359,7 @@ def test_a_pinned_value_is_lent_repeatedly_without_a_copy(arena: Arena) -> None:
         assert all(private for *_, private in loan.blocks), "the ref stays as it is"
         got = read(lender, loan, encoded)
         got["w"][:] = -1
-        arena.let_go(once_more)
+        arena.release(once_more)
         assert arena.lent_bytes == taken
         del got, once_more
     views.clear()
@@ -367,12 +367,14 @@ def test_a_pinned_value_is_lent_repeatedly_without_a_copy(arena: Arena) -> None:
 
 
 def views_of(buffers: list[memoryview]) -> list[memoryview]:
-    """As they are within another value that is pickled."""
+    """Return the buffers as they are when the ref is pickled within another value."""
     return [buffer.raw() for buffer in codec.parts(b"", buffers)[1]]
 
 
-def test_where_the_variable_is_wrong_half_of_the_memory_is_lent_with_one_warning() -> None:
-    """As in an actor of a worker that was started so."""
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def test_a_wrong_size_in_the_environment_warns_once_and_uses_the_default() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from remotely.values.arena import ours; ours(); print(ours())"],
         env={**os.environ, "REMOTELY_ARENA": "half"},
@@ -380,14 +382,11 @@ def test_where_the_variable_is_wrong_half_of_the_memory_is_lent_with_one_warning
         text=True,
         check=True,
     )
-    assert done.stderr.count("REMOTELY_ARENA='half' is no amount of memory") == 1
+    assert done.stderr.count("REMOTELY_ARENA='half' is not an amount of memory") == 1
     assert "Arena" in done.stdout
 
 
-# --- an arena that is not there -------------------------------------------------------------------
-
-
-def test_an_arena_of_a_process_that_is_gone_cannot_be_opened() -> None:
+def test_the_arena_of_an_ended_process_cannot_be_opened() -> None:
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -396,7 +395,7 @@ def test_an_arena_of_a_process_that_is_gone_cannot_be_opened() -> None:
         Lender(ArenaAddress(1, child, 3, 4096))
 
 
-def test_another_file_is_not_taken_for_an_arena(arena: Arena, tmp_path: Any) -> None:
+def test_another_file_cannot_be_opened_as_an_arena(tmp_path: Any) -> None:
     with (tmp_path / "file").open("wb+") as file:
         address = ArenaAddress(1, os.getpid(), file.fileno(), 4096)
         with pytest.raises(OSError, match="another file"):

@@ -1,6 +1,5 @@
-"""Blocks never overlap, never leave their space, and come back whole."""
+"""Blocks never overlap, stay within their space, and merge when they are freed."""
 
-import os
 import random
 
 import pytest
@@ -15,7 +14,7 @@ PAGES = 40
 
 
 class Play(RuleBasedStateMachine):
-    """Against a slow oracle: one flag a page.  Rows of gaps are short, so that there are many."""
+    """Compares with a slow oracle, one flag per page.  Rows are short, so that there are many."""
 
     taken = Bundle("taken")
 
@@ -29,10 +28,10 @@ class Play(RuleBasedStateMachine):
         blocks.ROW = self.row
 
     @rule(target=taken, nbytes=st.integers(1, 12 * GRANULE))
-    def take(self, nbytes: int) -> tuple[int, int] | None:
+    def allocate(self, nbytes: int) -> tuple[int, int] | None:
         count = -(-nbytes // GRANULE)
         fits = [i for i in range(PAGES - count + 1) if not any(self.pages[i : i + count])]
-        offset = self.blocks.take(nbytes)
+        offset = self.blocks.allocate(nbytes)
         assert offset == (fits[0] * GRANULE if fits else None)
         if offset is None:
             return None
@@ -41,10 +40,10 @@ class Play(RuleBasedStateMachine):
         return page, count
 
     @rule(block=consumes(taken))
-    def give(self, block: tuple[int, int] | None) -> None:
+    def free(self, block: tuple[int, int] | None) -> None:
         if block is not None:
             page, count = block
-            self.blocks.give(page * GRANULE)
+            self.blocks.free(page * GRANULE)
             self.pages[page : page + count] = [False] * count
 
     @invariant()
@@ -62,60 +61,43 @@ class Play(RuleBasedStateMachine):
 TestPlay = Play.TestCase
 
 
-def test_what_is_too_large_gets_nothing_and_takes_nothing() -> None:
-    space = Blocks(4 * GRANULE)
-    assert space.take(5 * GRANULE) is None
-    assert space.take(4 * GRANULE) == 0
-    assert space.take(1) is None
-
-
-def test_the_block_that_was_just_given_back_is_taken_again_because_its_pages_are_warm() -> None:
-    space = Blocks(100 * GRANULE)
-    for _ in range(10):
-        offset = space.take(3 * GRANULE)
-        assert offset == 0
-        space.give(offset)
-
-
-def test_giving_back_what_was_not_taken_is_an_error() -> None:
+def test_freeing_an_unallocated_block_raises() -> None:
     space = Blocks(4 * GRANULE)
     with pytest.raises(KeyError):
-        space.give(0)
+        space.free(0)
 
 
-def test_a_block_is_of_whole_pages_so_that_it_can_be_mapped_by_itself() -> None:
-    assert os.sysconf("SC_PAGE_SIZE") == GRANULE
-
-
-def test_the_last_block_of_a_full_space_may_be_given_back() -> None:
+def test_a_full_space_has_no_room_and_its_last_block_can_be_freed() -> None:
     space = Blocks(2 * GRANULE)
-    space.take(GRANULE)
-    last = space.take(GRANULE)
+    assert space.allocate(3 * GRANULE) is None
+    space.allocate(GRANULE)
+    last = space.allocate(GRANULE)
     assert last is not None
     assert space.gaps() == []
-    space.give(last)
+    assert space.allocate(1) is None
+    space.free(last)
     assert space.gaps() == [(GRANULE, 2 * GRANULE)]
 
 
-def test_a_block_costs_little_though_thousands_of_gaps_are_too_small_for_it() -> None:
+def test_allocating_is_cheap_among_thousands_of_gaps_that_are_too_small() -> None:
     space = Blocks(1 << 40)
-    small = [space.take(GRANULE) for _ in range(20_000)]
+    small = [space.allocate(GRANULE) for _ in range(20_000)]
     for offset in small[::2]:
         assert offset is not None
-        space.give(offset)
+        space.free(offset)
 
     def work() -> None:
         for _ in range(100):
-            space.give(space.take(2 * GRANULE) or 0)
+            space.free(space.allocate(2 * GRANULE) or 0)
 
     assert steps(work) < 100_000
 
 
-def test_thousands_of_gaps_stay_in_order_and_grow_together() -> None:
+def test_thousands_of_gaps_stay_in_order_and_merge() -> None:
     space = Blocks(2_000 * GRANULE)
     for _ in range(1_000):
-        space.take(2 * GRANULE)
+        space.allocate(2 * GRANULE)
     for page in random.Random(0).sample(range(0, 2_000, 2), 1_000):
-        space.give(page * GRANULE)
+        space.free(page * GRANULE)
         assert space.gaps() == sorted(space.gaps())
     assert space.gaps() == [(0, 2_000 * GRANULE)]

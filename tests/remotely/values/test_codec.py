@@ -1,10 +1,9 @@
-"""Any value arrives equal, whatever rides beside its pickle.
+"""Values arrive equal, with their buffers in band or out of band.
 
-Tensors are in test_tensors.py, classes and functions in test_ways.py, and what cannot be sent
-in test_not_picklable.py.
+Tensors are in test_tensors.py, classes and functions in test_ways.py, and unpicklable values in
+test_not_picklable.py.
 """
 
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -24,11 +23,11 @@ from remotely.values.picklers import SMALL_BUFFER_BYTES
 Array = np.ndarray[Any, Any]
 
 ROOT = Path(__file__).resolve().parents[3]
-LARGE = SMALL_BUFFER_BYTES  # bytes; as elements of a byte each, and of more, it is large enough
+LARGE = SMALL_BUFFER_BYTES  # an array of this many elements has a buffer of its own
 
 
 def arrived(encoded: Encoded) -> Any:
-    """Decode as after a journey: every buffer is other memory, and may be written to."""
+    """Decode as a receiver does: from buffers in new, writable memory."""
     return decode(encoded.payload, [memoryview(bytearray(b)) for b in encoded.buffers])
 
 
@@ -61,7 +60,7 @@ def test_plain_values_arrive_equal_and_of_the_same_type(value: Any) -> None:
 
 @hypothesis.settings(max_examples=20)
 @hypothesis.given(plain)
-def test_in_band_everything_is_one_piece(value: Any) -> None:
+def test_in_band_the_payload_has_everything(value: Any) -> None:
     encoded = encode([value, np.ones(LARGE)], in_band=True)
     assert encoded.buffers == []
     back = decode(encoded.payload)
@@ -70,7 +69,7 @@ def test_in_band_everything_is_one_piece(value: Any) -> None:
     assert (back[1] == 1).all()
 
 
-def test_what_is_the_same_object_stays_the_same_object() -> None:
+def test_shared_and_cyclic_references_are_kept() -> None:
     inner = [1]
     cyclic: list[object] = [inner, inner]
     cyclic.append(cyclic)
@@ -111,7 +110,7 @@ def test_any_array_arrives_equal_and_writable(array: Array, form: str) -> None:
     elif form == "read-only":
         array.flags.writeable = False
     back = sent(array)
-    if array.dtype.kind in "mM":  # numpy sends dates in the byte order of the machine
+    if array.dtype.kind in "mM":  # numpy pickles dates in native byte order
         array = array.astype(array.dtype.newbyteorder("="))
     assert same_array(back, array)
     assert back.flags.writeable
@@ -144,13 +143,17 @@ LARGE_ARRAYS = {
 
 
 @pytest.mark.parametrize("array", LARGE_ARRAYS.values(), ids=LARGE_ARRAYS)
-def test_a_large_array_rides_beside_the_pickle_and_arrives_equal(array: Array) -> None:
+def test_a_large_array_is_sent_out_of_band_as_flat_bytes(array: Array) -> None:
+    was_writeable = array.flags.writeable
     encoded = encode({"array": array})
     assert len(encoded.payload) < 1000
-    assert [buffer.nbytes for buffer in encoded.buffers] == [array.nbytes]
+    (buffer,) = encoded.buffers
+    assert (buffer.format, buffer.ndim, buffer.contiguous) == ("B", 1, True)
+    assert buffer.nbytes == array.nbytes
     back = arrived(encoded)["array"]
     assert same_array(back, array)
     assert back.flags.writeable
+    assert array.flags.writeable == was_writeable
 
 
 @pytest.mark.parametrize("form", ["C", "F", "read-only", "read-only F"])
@@ -161,7 +164,7 @@ def test_a_contiguous_array_is_not_copied_on_either_side(form: str) -> None:
     assert np.shares_memory(decode(encoded.payload, encoded.buffers), array)
 
 
-def test_the_order_of_an_array_is_kept() -> None:
+def test_an_array_keeps_its_memory_order() -> None:
     small = np.arange(6).reshape(2, 3)
     small_read_only = small.copy()
     small_read_only.flags.writeable = False
@@ -171,21 +174,11 @@ def test_the_order_of_an_array_is_kept() -> None:
 
 
 @pytest.mark.parametrize("array", [grid, read_only, np.asfortranarray(grid)])
-def test_from_read_only_buffers_come_read_only_arrays(array: Array) -> None:
+def test_an_array_decoded_from_a_read_only_buffer_is_read_only(array: Array) -> None:
     encoded = encode(array)
     back = decode(encoded.payload, [bytes(b) for b in encoded.buffers])
     assert same_array(back, array)
     assert not back.flags.writeable
-
-
-def test_sending_a_read_only_array_does_not_make_it_writable() -> None:
-    encode(read_only)
-    assert not read_only.flags.writeable
-
-
-def test_buffers_are_flat_bytes() -> None:
-    for buffer in encode(list(LARGE_ARRAYS.values())).buffers:
-        assert (buffer.format, buffer.ndim, buffer.contiguous) == ("B", 1, True)
 
 
 def test_small_buffers_stay_in_the_payload() -> None:
@@ -193,7 +186,7 @@ def test_small_buffers_stay_in_the_payload() -> None:
     assert [buffer.nbytes for buffer in encode([below, at]).buffers] == [SMALL_BUFFER_BYTES]
 
 
-def test_an_array_of_objects_arrives_with_what_it_holds() -> None:
+def test_an_array_of_objects_arrives_with_its_items() -> None:
     back = sent(np.array([grid, "text", None], dtype=object))
     assert same_array(back[0], grid)
     assert list(back[1:]) == ["text", None]
@@ -209,7 +202,7 @@ def test_an_array_of_objects_arrives_with_what_it_holds() -> None:
     ],
     ids=["dates", "record", "masked", "scalar"],
 )
-def test_other_things_of_numpy_arrive_as_numpy_sends_them(array: Array) -> None:
+def test_other_numpy_objects_arrive_as_numpy_pickles_them(array: Array) -> None:
     back = sent(array)
     assert type(back) is type(array)
     assert back.tobytes() == array.tobytes()
@@ -233,12 +226,10 @@ def test_the_codec_imports_neither_numpy_nor_torch() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, cwd=ROOT)
 
 
-# --- values within values -------------------------------------------------------------------------
+# --- an encoded value within another, as of a ref -------------------------------------------------
 
 
-class Put:
-    """Pickles as what was encoded; how a ref travels."""
-
+class Nested:
     def __init__(self, encoded: Encoded) -> None:
         self.encoded = encoded
 
@@ -246,54 +237,37 @@ class Put:
         return codec.decode, codec.parts(self.encoded.payload, self.encoded.buffers)
 
 
-def test_an_encoded_value_within_another_arrives_as_the_value_and_is_not_copied() -> None:
+def test_a_nested_value_arrives_as_the_value_and_is_not_copied() -> None:
     inner = encode({"grid": grid, "small": np.zeros(3)})
-    outer = encode([Put(inner), Put(inner)])
+    outer = encode([Nested(inner), Nested(inner)])
     assert all(np.shares_memory(np.asarray(buffer), grid) for buffer in outer.buffers)
     back = arrived(outer)
     assert same_array(back[0]["grid"], grid)
     assert back[0]["small"].flags.writeable
 
 
-# --- a value within another -----------------------------------------------------------------------
-
-
-def test_pickles_are_of_the_protocol_that_has_buffers() -> None:
-    assert encode(1).payload[:2] == pickle.PROTO + bytes([5])
-
-
-class Within:
-    """Pickles as what was encoded before, in these views."""
-
-    def __init__(self, views: list[memoryview]) -> None:
-        self.views = views
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return codec.decode, codec.parts(encode(None).payload, self.views)
-
-
 @pytest.mark.parametrize("part", [slice(None), slice(100, 100 + LARGE)], ids=["whole", "a slice"])
 @pytest.mark.parametrize("of", [bytearray, bytes])
-def test_the_views_of_a_value_within_another_are_not_lent(
+def test_the_views_of_a_nested_value_are_not_exported(
     of: type[bytes | bytearray], part: slice
 ) -> None:
     content = of(range(256)) * LARGE
     view = memoryview(content)[part]
 
-    encoded = encode(Within([view]))
+    encoded = encode(Nested(Encoded((b"",), [view])))
 
-    view.release()  # raises BufferError if it is lent
+    view.release()  # raises BufferError if it is exported
     assert bytes(encoded.buffers[0]) == content[part]
 
 
-def test_a_cycle_of_garbage_with_a_value_within_another_ends_no_process() -> None:
+def test_garbage_cycles_with_a_nested_value_do_not_crash_the_process() -> None:
     code = """
         import gc
         from remotely.values import codec
-        from tests.remotely.values.test_codec import LARGE, Within
+        from tests.remotely.values.test_codec import LARGE, Nested
         for _ in range(20):
             view = memoryview(bytearray(LARGE))
-            cycle = [view, codec.encode(Within([view]))]
+            cycle = [view, codec.encode(Nested(codec.Encoded((b"",), [view])))]
             cycle.append(cycle)
             del view, cycle
             gc.collect()

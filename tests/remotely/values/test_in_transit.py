@@ -1,4 +1,4 @@
-"""What a pickle needs until it has been read is collected, and kept for as long."""
+"""Objects in transit are collected while pickling, and kept until they have arrived."""
 
 import weakref
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def nothing_kept() -> Iterator[None]:
     in_transit.forget()
 
 
-def test_only_what_is_noted_within_a_collection_is_in_it() -> None:
+def test_a_collection_has_what_is_noted_within_it() -> None:
     first, second, third = Thing(), Thing(), Thing()
     in_transit.note([first])
     with in_transit.collected() as outer:
@@ -43,7 +43,7 @@ def test_an_error_ends_a_collection() -> None:
     assert outer == [thing]
 
 
-def test_what_has_arrived_is_dropped_and_the_rest_kept() -> None:
+def test_arrived_objects_are_dropped_and_the_others_kept() -> None:
     things = [Thing(), Thing()]
     first, second = map(weakref.ref, things)
     in_transit.keep_result(things, 100.0)
@@ -54,7 +54,7 @@ def test_what_has_arrived_is_dropped_and_the_rest_kept() -> None:
     assert second() is not None
 
 
-def test_nothing_is_kept_for_longer_than_keep_s() -> None:
+def test_objects_are_kept_for_at_most_keep_s() -> None:
     things = [Thing()]
     (thing,) = map(weakref.ref, things)
     in_transit.keep_result(things, 100.0)

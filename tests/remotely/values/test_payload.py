@@ -1,4 +1,4 @@
-"""A value laid out as one piece of memory, and cut up again."""
+"""The layout of a value in one block of memory."""
 
 import hypothesis.strategies as st
 from hypothesis import given
@@ -16,37 +16,37 @@ ENCODED = st.builds(
 
 
 @given(ENCODED)
-def test_what_is_laid_out_is_cut_up_again(encoded: Encoded) -> None:
-    made = payload.parcel_of(encoded)
-    memory = memoryview(bytearray(made.nbytes))
+def test_cutting_undoes_the_layout(encoded: Encoded) -> None:
+    parcel = payload.parcel_of(encoded)
+    memory = memoryview(bytearray(parcel.nbytes))
 
     payload.lay_out(encoded, memory)
 
-    pickled, buffers = made.cut(memory)
+    pickled, buffers = parcel.cut(memory)
     assert bytes(pickled) == encoded.payload
     assert [bytes(buffer) for buffer in buffers] == [bytes(b) for b in encoded.buffers]
 
 
 @given(ENCODED, st.integers(1, 4))
-def test_stripes_are_all_of_it_in_order(encoded: Encoded, count: int) -> None:
-    made = payload.parcel_of(encoded)
-    memory = memoryview(bytearray(made.nbytes))
+def test_stripes_together_are_the_whole_memory(encoded: Encoded, count: int) -> None:
+    parcel = payload.parcel_of(encoded)
+    memory = memoryview(bytearray(parcel.nbytes))
     payload.lay_out(encoded, memory)
-    size = max(1, -(-made.nbytes // count))
+    size = max(1, -(-parcel.nbytes // count))
     segments = list(payload.segments(encoded))
 
     joined = b"".join(
         bytes(view)
-        for start in range(0, made.nbytes, size)
+        for start in range(0, parcel.nbytes, size)
         for view in payload.stripe_of(segments, start, size)
     )
 
     assert joined == bytes(memory)
 
 
-def test_each_buffer_begins_where_arrays_like_it() -> None:
-    made = payload.parcel_of(Encoded([b"abc"], [memoryview(b"d"), memoryview(b"e" * 65)]))
-    assert [start % arena.ALIGNMENT for start, _ in made.pieces] == [0, 0, 0]
+def test_each_buffer_is_aligned() -> None:
+    parcel = payload.parcel_of(Encoded([b"abc"], [memoryview(b"d"), memoryview(b"e" * 65)]))
+    assert [start % arena.ALIGNMENT for start, _ in parcel.pieces] == [0, 0, 0]
 
 
 def test_no_two_parcels_have_the_same_name() -> None:

@@ -1,4 +1,4 @@
-"""A traceback from elsewhere gets the lines that are known here, and no others."""
+"""Source lines are added to a remote traceback if they are available here."""
 
 import linecache
 import os
@@ -17,10 +17,10 @@ CELL = "<ipython-input-7-0123456789ab>"
 
 @pytest.fixture
 def trace(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The traceback of a cell, as where nobody knows its source."""
+    """The traceback of a notebook cell, formatted where its source is not available."""
     text = "def fail():\n    raise KeyError('x')\nfail()\n"
     with pytest.raises(KeyError) as raised:
-        exec(compile(text, CELL, "exec"), {})  # noqa: S102 - as a notebook does
+        exec(compile(text, CELL, "exec"), {})  # noqa: S102
     trace = "".join(traceback.format_exception(raised.value))
     lines = text.splitlines(keepends=True)
     monkeypatch.setitem(linecache.cache, CELL, (len(text), None, lines, CELL))
@@ -35,7 +35,7 @@ def test_a_frame_of_a_cell_shows_its_line(trace: str) -> None:
     assert with_source_lines(shown) == shown
 
 
-def test_frames_of_a_group_of_errors_show_theirs_within_its_margin(trace: str) -> None:
+def test_frames_of_an_exception_group_keep_its_margin(trace: str) -> None:
     grouped = "".join(f"  | {line}" for line in trace.splitlines(keepends=True))
     assert "  |     raise KeyError('x')\n" in with_source_lines(grouped)
 
@@ -44,12 +44,12 @@ def frame_of(file: Path) -> str:
     return f'  File "{file}", line 1, in fail\n'
 
 
-def test_a_frame_of_a_file_that_is_here_shows_its_line(tmp_path: Path) -> None:
+def test_a_frame_of_a_local_file_shows_its_line(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("fail()\n")
     assert with_source_lines(frame_of(tmp_path / "script.py")).endswith("in fail\n    fail()\n")
 
 
-def test_nothing_is_opened_that_could_keep_us_waiting(
+def test_pipes_devices_and_huge_files_are_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linecache, "updatecache", lambda *_: pytest.fail("opened"))
@@ -62,5 +62,5 @@ def test_nothing_is_opened_that_could_keep_us_waiting(
 
 
 @hypothesis.given(st.text() | st.from_regex(r'  File "<.*>", line \d+, in .*\n.*', fullmatch=True))
-def test_what_is_not_known_here_stays_as_it_is(text: str) -> None:
+def test_other_text_is_unchanged(text: str) -> None:
     assert with_source_lines(text) == text

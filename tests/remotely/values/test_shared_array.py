@@ -1,4 +1,7 @@
-"""One process's part: shapes, dtypes, views, pickles, and what keeps the memory alive."""
+"""SharedArray within one process: shapes, dtypes, views, pickles, and the lifetime of its memory.
+
+Sharing between processes is tested in tests/remotely/test_shared_array.py.
+"""
 
 import copy
 import gc
@@ -20,7 +23,7 @@ from remotely.values.shared_array import SharedArray
 
 
 def mappings() -> int:
-    """How many shared arrays this process has mapped."""
+    """Return how many shared arrays this process has mapped."""
     return Path("/proc/self/maps").read_text().count("/memfd:remotely-shared-")
 
 
@@ -48,7 +51,7 @@ def descriptors() -> int:
         ((2,), ">i4"),
     ],
 )
-def test_it_is_zeros_of_the_shape_and_dtype_that_were_asked_for(shape: Any, dtype: Any) -> None:
+def test_it_starts_as_zeros_of_its_shape_and_dtype(shape: Any, dtype: Any) -> None:
     shared = SharedArray(shape, dtype)
     like = np.zeros(shape, dtype)
     assert shared.shape == shared.array.shape == like.shape
@@ -58,7 +61,7 @@ def test_it_is_zeros_of_the_shape_and_dtype_that_were_asked_for(shape: Any, dtyp
     assert shared.array.flags.writeable
 
 
-def test_numpy_sees_the_memory_itself_and_copies_only_when_told_to() -> None:
+def test_asarray_returns_the_memory_itself_without_a_copy() -> None:
     shared = SharedArray(4, "f4")
     np.asarray(shared)[1] = 2
     assert shared.array.tolist() == [0, 2, 0, 0]
@@ -73,16 +76,16 @@ def test_numpy_sees_the_memory_itself_and_copies_only_when_told_to() -> None:
 @pytest.mark.parametrize(
     ("shape", "dtype", "error", "says"),
     [
-        ((-1, 2), float, ValueError, "not below zero"),
-        ((1.5,), float, TypeError, "whole number"),
-        ("ab", float, TypeError, "whole number"),
+        ((-1, 2), float, ValueError, "must not be negative"),
+        ((1.5,), float, TypeError, "must be an integer"),
+        ("ab", float, TypeError, "must be an integer"),
         (3, "no such", TypeError, "NumPy dtype"),
         (3, object, TypeError, "without objects"),
         (3, [("a", object)], TypeError, "without objects"),
         ((1 << 40, 1 << 10), float, MemoryError, "this machine has"),
     ],
 )
-def test_what_cannot_be_shared_is_refused_in_a_sentence(
+def test_an_invalid_shape_or_dtype_raises_and_leaves_no_memory(
     shape: Any, dtype: Any, error: type[Exception], says: str
 ) -> None:
     before = descriptors()
@@ -91,18 +94,15 @@ def test_what_cannot_be_shared_is_refused_in_a_sentence(
     assert descriptors() == before
 
 
-def test_within_a_process_it_stays_the_same_object() -> None:
-    shared = SharedArray(3)
-    assert pickle.loads(pickle.dumps(shared)) is shared
+def test_its_pickle_is_an_address_which_becomes_the_same_object_in_its_process() -> None:
+    shared = SharedArray(1 << 20, "u1")
+    data = pickle.dumps(shared)
+    assert len(data) < 1000
+    assert pickle.loads(data) is shared
     assert copy.deepcopy({"a": [shared]})["a"][0] is shared
 
 
-def test_its_pickle_has_the_address_and_not_the_content() -> None:
-    shared = SharedArray(1 << 20, "u1")
-    assert len(pickle.dumps(shared)) < 1000
-
-
-def test_views_keep_the_memory_and_the_last_one_frees_it() -> None:
+def test_the_memory_is_freed_with_its_last_view() -> None:
     gc.collect()
     mapped, opened = mappings(), descriptors()
     shared = SharedArray(10, "f4")
@@ -115,42 +115,36 @@ def test_views_keep_the_memory_and_the_last_one_frees_it() -> None:
     assert (mappings(), descriptors()) == (mapped, opened)
 
 
-def test_a_pickle_that_outlives_its_array_is_refused_in_a_sentence() -> None:
+def test_the_pickle_of_an_array_that_is_gone_raises() -> None:
     shared = SharedArray(3)
     data = pickle.dumps(shared)
     del shared
-    with pytest.raises(NotShared, match="ended or let go of it before it arrived"):
+    with pytest.raises(NotShared, match="ended or released it before it arrived"):
         pickle.loads(data)
-
-
-def test_a_descriptor_that_means_another_file_by_now_is_not_opened() -> None:
-    shared = SharedArray(3)
-    data = pickle.dumps(shared)
-    del shared
-    other = SharedArray(3)  # has the number of the first
+    other = SharedArray(3)  # takes the descriptor of the first
     with pytest.raises(NotShared):
         pickle.loads(data)
     assert (other.array == 0).all()
 
 
-def test_it_is_refused_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpickling_on_another_machine_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     data = pickle.dumps(SharedArray(3))
-    there = this_machine.identity() + "2"
-    monkeypatch.setattr(this_machine, "identity", lambda: there)
-    with pytest.raises(NotShared, match="memory of one machine"):
+    other = this_machine.identity() + "2"
+    monkeypatch.setattr(this_machine, "identity", lambda: other)
+    with pytest.raises(NotShared, match="cannot leave its machine"):
         pickle.loads(data)
 
 
-def test_what_is_encoded_holds_the_arrays_within_it_also_through_a_ref() -> None:
+def test_an_encoded_value_holds_its_arrays_also_through_a_ref() -> None:
     shared = SharedArray(3)
     owned = own(codec.encode({"deep": [shared, shared]}))
-    assert len(owned.travelling) == 1  # pickle knows that both are one
+    assert len(owned.travelling) == 1  # pickled once
     outer = codec.encode([Ref(owned)])
     assert outer.travelling == owned.travelling
     assert codec.encode("nothing").travelling == ()
 
 
-def test_a_result_keeps_its_arrays_until_it_has_been_read() -> None:
+def test_a_result_keeps_its_arrays_until_they_are_acknowledged() -> None:
     encoded = codec.encode([SharedArray(3)])
     in_transit.keep_result(encoded.travelling, 0.0)
     (sent,) = encoded.travelling
@@ -163,7 +157,7 @@ def test_a_result_keeps_its_arrays_until_it_has_been_read() -> None:
     assert descriptors() == 0
 
 
-def test_a_forked_child_shares_it_too() -> None:
+def test_a_forked_child_shares_it() -> None:
     shared = SharedArray(3, "i4")
     child = os.fork()
     if child == 0:
@@ -173,7 +167,7 @@ def test_a_forked_child_shares_it_too() -> None:
     assert shared.array[1] == 5
 
 
-def test_without_memory_files_it_is_plain_memory_that_cannot_be_passed(
+def test_without_memory_files_it_is_plain_memory_that_does_not_pickle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shared_array.memory_file, "SUPPORTED", False)

@@ -1,4 +1,4 @@
-"""Modules arrive as their sources say, and no others than were sent."""
+"""Sending modules as source, and importing them."""
 
 import importlib
 import sys
@@ -19,8 +19,8 @@ from remotely.values.sources import Finder, Library, Source, batch_of
 
 
 @pytest.fixture(autouse=True)
-def modules_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget what a test imports, and who finds it."""
+def restore_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Remove the modules that a test imports, and its finders."""
     before = dict(sys.modules)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     yield
@@ -42,29 +42,29 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def held(library: Library) -> dict[str, Source]:
-    """Return what is in all batches, whatever the limit is."""
+    """Return the sources in all batches, without a limit."""
     packed = (zlib.decompress(batch.content) for batch in library.batches)
     read = msgspec.msgpack.Decoder(list[Source]).decode
     return {source.name: source for content in packed for source in read(content)}
 
 
 def nbytes(library: Library) -> int:
-    """Return the size of what was sent; what Python has compiled of it can be left out."""
+    """Return the size of the sources, without compiled code."""
     return sum(len(source.text or b"") for source in held(library).values())
 
 
 def arrived(*given: Source) -> Finder:
-    """Return the finder of an actor that was sent these."""
+    """Return the finder of an actor that was sent these sources."""
     finder = Finder()
     finder.offer(given)
     finder.install(first=True)
     return finder
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- sending --------------------------------------------------------------------------------------
 
 
-def test_what_is_loaded_is_sent_and_of_packages_what_is_not_loaded_too(here: Path) -> None:
+def test_loaded_modules_are_sent_and_all_files_of_packages(here: Path) -> None:
     write(
         here,
         {
@@ -94,11 +94,11 @@ def test_what_is_loaded_is_sent_and_of_packages_what_is_not_loaded_too(here: Pat
     }
     assert new["package.lazy"].text == b"LAZY = 1"
     assert {name for name, s in new.items() if s.text is None} == {"folder", "package.sub"}
-    assert __name__ in before  # pytest changes it
+    assert __name__ in before  # pytest rewrites it
     assert before[__name__].by_value
 
 
-def test_nothing_is_sent_twice_but_what_was_reloaded(here: Path) -> None:
+def test_a_module_is_sent_again_only_if_it_was_reloaded(here: Path) -> None:
     write(here, {"one.py": "ONE = 1", "package/__init__.py": "", "package/lazy.py": ""})
     library = Library()
     one = importlib.import_module("one")
@@ -113,14 +113,14 @@ def test_nothing_is_sent_twice_but_what_was_reloaded(here: Path) -> None:
     library.gather()
     assert len(library.batches) == 2
     assert held(library)["one"].text == b"ONE = 'one'"
-    whole, stands_for = library.whole()
-    assert stands_for == [batch.digest for batch in library.batches]
+    whole, digests = library.whole()
+    assert digests == [batch.digest for batch in library.batches]
     sent = sources.unpack(whole.content)
     assert [s.text for s in sent if s.name == "one"] == [b"ONE = 'one'"]
     assert len(sent) == len(held(library))
 
 
-def test_too_much_source_is_refused_with_the_largest_module_each_time(
+def test_too_much_source_raises_an_error_that_names_the_largest_module(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library()
@@ -129,11 +129,11 @@ def test_too_much_source_is_refused_with_the_largest_module_each_time(
     write(here, {"large.py": "#" * 2000})
     importlib.import_module("large")
     for _ in range(2):
-        with pytest.raises(RemotelyError, match=r"the largest is large .*install what is large"):
+        with pytest.raises(RemotelyError, match=r"the largest is large .*install large packages"):
             library.gather()
 
 
-def test_compiled_forms_are_left_out_before_any_source_is(
+def test_compiled_code_is_left_out_before_sources(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(here, {"first.py": "ONE = 1\n" * 200, "second.py": "TWO = 2\n" * 200})
@@ -149,7 +149,7 @@ def test_compiled_forms_are_left_out_before_any_source_is(
     assert not any(source.compiled for source in found.values())
 
 
-def test_a_call_is_never_refused_for_too_much_source_but_warns_once_and_leaves_the_largest_out(
+def test_a_call_with_too_much_source_warns_once_and_leaves_out_the_largest(
     here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     library = Library()
@@ -165,7 +165,7 @@ def test_a_call_is_never_refused_for_too_much_source_but_warns_once_and_leaves_t
     assert "large" not in held(library)
     assert [r.getMessage() for r in caplog.records if "actors are not sent large (" in r.message]
     assert len(caplog.records) == 1
-    with pytest.raises(RemotelyError, match="the largest is large"):  # a constructor is
+    with pytest.raises(RemotelyError, match="the largest is large"):
         library.gather()
     monkeypatch.undo()
     monkeypatch.syspath_prepend(here)
@@ -174,7 +174,7 @@ def test_a_call_is_never_refused_for_too_much_source_but_warns_once_and_leaves_t
 
 
 @pytest.mark.parametrize("bound", ["MAX_BYTES", "MAX_FILES"])
-def test_of_a_package_that_is_too_large_only_what_is_loaded_is_sent(
+def test_only_the_loaded_modules_of_a_large_package_are_sent(
     here: Path, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     library = Library()
@@ -201,7 +201,7 @@ def test_a_module_from_an_archive_is_sent(here: Path) -> None:
     assert found.file.endswith("app.zip/zipped/inside.py")
 
 
-def test_an_actor_sends_on_the_very_batches_that_it_was_sent() -> None:
+def test_an_actor_passes_on_the_batches_that_it_received() -> None:
     first, actor = Library(), Library()
     first.gather()
     for batch in first.batches:
@@ -211,25 +211,22 @@ def test_an_actor_sends_on_the_very_batches_that_it_was_sent() -> None:
     assert actor.batches[: len(first.batches)] == first.batches
 
 
-def test_a_batch_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+BOMB = zlib.compress(msgspec.msgpack.encode([Source("m", "m.py", b" " * 10_000)]))
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", zlib.compress(b"garbage"), BOMB, BOMB[:20]])
+def test_a_malformed_or_huge_batch_is_refused(
+    monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
     monkeypatch.setattr(sources, "MAX_BYTES", 1000)
-    bomb = zlib.compress(msgspec.msgpack.encode([Source("m", "m.py", b" " * 10_000)]))
-    with pytest.raises(RemotelyError, match="too large, or cut off"):
-        Library().add(batch_of(bomb))
-    with pytest.raises(RemotelyError, match="too large, or cut off"):
-        Library().add(batch_of(bomb[:20]))
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", zlib.compress(b"garbage")])
-def test_what_is_no_batch_is_refused(content: bytes) -> None:
-    with pytest.raises(RemotelyError, match=r"not the sources of a client|cut off"):
+    with pytest.raises(RemotelyError, match=r"not the sources of a client|too large or truncated"):
         Library().add(batch_of(content))
 
 
-# --- where it arrives -----------------------------------------------------------------------------
+# --- importing ------------------------------------------------------------------------------------
 
 
-def test_a_module_is_imported_as_python_would_have_there() -> None:
+def test_a_sent_module_has_the_attributes_of_an_imported_one() -> None:
     arrived(
         Source("app", "/no/app/__init__.py", b"from .kinds import Kind", ["/no/app"]),
         Source("app.kinds", "/no/app/kinds.py", b"import threading\nclass Kind: pass\n"),
@@ -248,20 +245,20 @@ def test_a_module_is_imported_as_python_would_have_there() -> None:
     assert app.Kind.__module__ == "app.kinds"
 
 
-def test_an_error_shows_the_line_of_a_file_that_is_not_there() -> None:
+def test_a_traceback_shows_the_source_lines_of_a_sent_module() -> None:
     arrived(Source("app", "/no/app.py", b"def fail():\n    raise KeyError('here')\n"))
     with pytest.raises(KeyError) as raised:
         importlib.import_module("app").fail()
     assert "raise KeyError('here')" in "".join(traceback.format_exception(raised.value))
 
 
-def test_what_was_sent_goes_before_what_lies_there_under_its_name(here: Path) -> None:
+def test_a_sent_module_has_precedence_over_a_local_file(here: Path) -> None:
     write(here, {"app.py": "WHICH = 'another'"})
     arrived(Source("app", str(here / "app.py"), b"WHICH = 'sent'"))
     assert importlib.import_module("app").WHICH == "sent"
 
 
-def test_a_loaded_module_is_not_compiled_anew(here: Path) -> None:
+def test_the_compiled_code_of_a_loaded_module_is_used(here: Path) -> None:
     write(here, {"app.py": "def fail():\n    raise KeyError('x')\n"})
     importlib.import_module("app")
     library = Library()
@@ -269,13 +266,13 @@ def test_a_loaded_module_is_not_compiled_anew(here: Path) -> None:
     del sys.modules["app"]
     sent = held(library)["app"]
     assert sent.text is not None
-    arrived(msgspec.structs.replace(sent, text=b"?" * len(sent.text)))  # which does not compile
+    arrived(msgspec.structs.replace(sent, text=b"?" * len(sent.text)))  # does not compile
     app = importlib.import_module("app")
     assert app.fail.__code__.co_filename == str(here / "app.py")
 
 
-@pytest.mark.parametrize("compiled", [b"", b"what another Python has compiled"])
-def test_a_module_whose_compiled_form_is_of_no_use_is_compiled_and_nothing_is_written(
+@pytest.mark.parametrize("compiled", [b"", b"of another Python"])
+def test_a_module_without_usable_compiled_code_is_compiled_without_writing_a_file(
     here: Path, monkeypatch: pytest.MonkeyPatch, compiled: bytes
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
@@ -284,14 +281,14 @@ def test_a_module_whose_compiled_form_is_of_no_use_is_compiled_and_nothing_is_wr
     assert list(here.iterdir()) == []
 
 
-def test_data_beside_a_module_is_found_where_the_files_are(here: Path) -> None:
+def test_resources_of_a_sent_package_are_found_if_its_files_exist(here: Path) -> None:
     write(here, {"app/__init__.py": "", "app/data.txt": "data"})
     arrived(Source("app", str(here / "app" / "__init__.py"), b"", [str(here / "app")]))
     resources = importlib.import_module("importlib.resources")
     assert resources.files("app").joinpath("data.txt").read_text() == "data"
 
 
-def test_what_was_shipped_by_name_goes_before_what_was_sent(here: Path) -> None:
+def test_shipped_files_have_precedence_over_sent_modules(here: Path) -> None:
     write(here, {"lib.py": "WHICH = 'shipped'", "folder/one.py": "WHICH = 'shipped'"})
     finder = arrived(
         Source("lib", "/no/lib.py", b"WHICH = 'sent'"),
@@ -304,14 +301,14 @@ def test_what_was_shipped_by_name_goes_before_what_was_sent(here: Path) -> None:
     assert which == ["shipped", "shipped", "sent"]
 
 
-def test_a_module_that_goes_by_value_is_not_imported_as_a_second_copy(here: Path) -> None:
+def test_importing_a_module_that_is_sent_by_value_raises(here: Path) -> None:
     write(here, {"test_app.py": ""})
     arrived(Source("test_app", by_value=True))
-    with pytest.raises(ImportError, match="test_app goes to actors by value"):
+    with pytest.raises(ImportError, match="test_app is sent to actors by value"):
         importlib.import_module("test_app")
 
 
-def test_a_module_is_as_it_was_last_sent_until_it_is_imported() -> None:
+def test_an_imported_module_is_not_replaced_by_a_later_source() -> None:
     finder = arrived(Source("app", "/no/app.py", b"X = 1"))
     assert finder.offer([Source("app", "/no/app.py", b"X = 2")]) == []
     assert importlib.import_module("app").X == 2
@@ -320,7 +317,7 @@ def test_a_module_is_as_it_was_last_sent_until_it_is_imported() -> None:
     assert importlib.reload(sys.modules["app"]).X == 2
 
 
-def test_a_module_that_acts_at_import_is_named() -> None:
+def test_a_module_that_makes_calls_when_it_is_imported_is_named() -> None:
     text = b"from remotely.values import sources as f\nWHO = f.importing()\nimport inner\n"
     inner = b"from remotely.values import sources as f\nf.refuse_while_importing('sings')\n"
     arrived(Source("outer", "/no/outer.py", text), Source("inner", "/no/inner.py", inner))
@@ -329,7 +326,7 @@ def test_a_module_that_acts_at_import_is_named() -> None:
     assert sources.importing() == ""
 
 
-def test_a_batch_is_sent_again_until_the_actor_has_said_that_it_is_there(here: Path) -> None:
+def test_a_batch_is_sent_until_the_actor_acknowledges_it(here: Path) -> None:
     write(here, {"part.py": "x = 1"})
     library = Library()
     importlib.import_module("part")

@@ -1,6 +1,5 @@
-"""Tensors arrive equal, and ride beside the pickle as arrays do; `remotely` never imports torch."""
+"""Tensors arrive equal, and are sent out of band as arrays are."""
 
-import collections
 import warnings
 from typing import Any
 
@@ -16,7 +15,7 @@ from remotely.values.picklers import SMALL_BUFFER_BYTES, Way, way_of
 
 
 def arrived(encoded: Encoded) -> Any:
-    """Decode as after a journey: every buffer is other memory, and may be written to."""
+    """Decode as a receiver does: from buffers in new, writable memory."""
     return decode(encoded.payload, [memoryview(bytearray(b)) for b in encoded.buffers])
 
 
@@ -54,10 +53,6 @@ def test_a_tensor_arrives_equal_and_private(dtype: torch.dtype, shape: tuple[int
     back.zero_()
 
 
-def view_of_imaginary_parts() -> torch.Tensor:
-    return torch.tensor([1 + 2j, 3 + 4j]).conj().imag  # its sign is a flag, not in its memory
-
-
 @pytest.mark.parametrize(
     "tensor",
     [
@@ -66,7 +61,7 @@ def view_of_imaginary_parts() -> torch.Tensor:
         torch.rand(1).expand(5000),
         torch.rand(4, 3, 32, 32).to(memory_format=torch.channels_last),
         torch.tensor([1 + 2j]).conj(),
-        view_of_imaginary_parts(),
+        torch.tensor([1 + 2j, 3 + 4j]).conj().imag,  # its sign is a flag, not in its memory
         torch.rand(10**6)[:3],
     ],
     ids=["transposed", "strided", "expanded", "channels last", "conjugate", "negative", "slice"],
@@ -96,16 +91,16 @@ def test_from_read_only_buffers_a_tensor_is_copied_without_a_warning(size: int) 
     back.zero_()
 
 
-def test_a_tensor_from_a_crooked_buffer_is_aligned() -> None:
+def test_a_tensor_from_a_misaligned_buffer_is_aligned() -> None:
     tensor = torch.rand(5000, dtype=torch.float64)
     encoded = encode(tensor)
-    crooked = memoryview(bytearray(b"x" + bytes(encoded.buffers[0])))[1:]
-    back = decode(encoded.payload, [crooked])
+    misaligned = memoryview(bytearray(b"x" + bytes(encoded.buffers[0])))[1:]
+    back = decode(encoded.payload, [misaligned])
     assert back.data_ptr() % 8 == 0
     assert torch.equal(back, tensor)
 
 
-def test_whether_a_tensor_needs_its_gradient_is_kept() -> None:
+def test_requires_grad_is_kept() -> None:
     leaf = torch.rand(3, requires_grad=True)
     frozen = torch.nn.Parameter(torch.rand(3), requires_grad=False)
     result, back, parameter = sent([leaf * 2, leaf, frozen])
@@ -127,13 +122,6 @@ def test_a_model_arrives_and_computes_the_same() -> None:
     back(x).sum().backward()
     with torch.no_grad():
         back[0].weight -= back[0].weight.grad
-
-
-def test_a_state_dict_arrives_as_one() -> None:
-    model = torch.nn.LSTM(32, 64)
-    back = sent(model.state_dict())
-    assert isinstance(back, collections.OrderedDict)
-    torch.nn.LSTM(32, 64).load_state_dict(back)
 
 
 def test_tied_weights_stay_tied() -> None:
@@ -166,7 +154,7 @@ def tensor_with_attribute() -> torch.Tensor:
     ids=["sparse", "meta", "with an attribute"],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # torch's own
-def test_other_tensors_arrive_as_torch_sends_them(tensor: torch.Tensor) -> None:
+def test_other_tensors_arrive_as_torch_pickles_them(tensor: torch.Tensor) -> None:
     back = sent(tensor)
     assert (back.layout, back.device, back.dtype) == (tensor.layout, tensor.device, tensor.dtype)
     assert vars(back) == vars(tensor)
@@ -174,7 +162,7 @@ def test_other_tensors_arrive_as_torch_sends_them(tensor: torch.Tensor) -> None:
         assert torch.equal(back.to_dense(), tensor.to_dense())
 
 
-def test_tensors_ride_beside_the_pickle_by_value_too() -> None:
+def test_tensors_of_a_closure_are_sent_out_of_band() -> None:
     tensor: torch.Tensor = torch.rand(5000)
     array = np.ones((200, 100))
     encoded = encode(lambda: (tensor, array))
@@ -184,7 +172,7 @@ def test_tensors_ride_beside_the_pickle_by_value_too() -> None:
     assert np.array_equal(back[1], array)
 
 
-def test_classes_and_functions_of_torch_go_by_name() -> None:
+def test_torch_is_sent_by_name() -> None:
     assert way_of("torch.nn.modules.linear") is Way.INSTALLED
-    assert way_of("torch._C._nn") is Way.INSTALLED  # made by hand, by an installed package
+    assert way_of("torch._C._nn") is Way.INSTALLED  # a module that an installed package creates
     assert sent(torch.nn.Linear) is torch.nn.Linear

@@ -1,5 +1,7 @@
-"""What goes by value runs where nobody has heard of its module; this module, say, for pytest
-changes it as it reads it."""
+"""Code that is sent by value runs in a process that cannot import its module.
+
+This module is one of these, since pytest rewrites it.
+"""
 
 import collections
 import contextvars
@@ -32,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def sent(value: object) -> Any:
-    """Return what arrives, in the same process."""
+    """Encode and decode, in this process."""
     encoded = encode(value)
     return decode(encoded.payload, encoded.buffers)
 
@@ -82,15 +84,9 @@ Pair = collections.namedtuple("Pair", "left right")
         ("remotely_rl.functions.returns", Way.INSTALLED),
     ],
 )
-def test_what_workers_have_goes_by_name_what_they_can_import_as_source(name: str, way: Way) -> None:
+def test_the_way_of_a_module(name: str, way: Way) -> None:
     assert way_of(name) is way
-    assert way_of(name) is way
-
-
-def test_a_module_made_by_hand_goes_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("made_by_hand")
-    monkeypatch.setitem(sys.modules, "made_by_hand", module)
-    assert way_of("made_by_hand") is Way.VALUE
+    assert way_of(name) is way  # from the cache
 
 
 def module_at(path: Path, name: str) -> types.ModuleType:
@@ -112,7 +108,7 @@ def module_at(path: Path, name: str) -> types.ModuleType:
         ({"top_level.txt": "tests\n"}, "../elsewhere/tests/core.py", "tests.core", False),
         ({"not editable": ""}, "my_project/core.py", "my_project.core", False),
     ],
-    ids=["declared", "same name", "src", "tests beside it", "same name elsewhere", "not editable"],
+    ids=["declared", "same name", "src", "its tests", "same name elsewhere", "not editable"],
 )
 def test_an_editable_install_counts_as_installed(
     monkeypatch: pytest.MonkeyPatch,
@@ -134,25 +130,19 @@ def test_an_editable_install_counts_as_installed(
         (info / "top_level.txt").write_text(text)
     if (text := metadata.get("mine.pth")) is not None:
         (site / "mine.pth").write_text(f"{project / text}\n")
-    found = [by_value_distribution(info)]
+    found = [importlib.metadata.PathDistribution(info)]
     monkeypatch.setattr(importlib.metadata, "distributions", lambda: found)
     monkeypatch.setattr(rule, "_known", {})
     monkeypatch.setitem(sys.modules, name, module_at(project / place, name))
-    rule._in_place.cache_clear()
+    rule._editable_installs.cache_clear()
     try:
         assert way_of(name) is (Way.INSTALLED if is_installed else Way.SOURCE)
     finally:
-        rule._in_place.cache_clear()
+        rule._editable_installs.cache_clear()
 
 
-def by_value_distribution(info: Path) -> object:
-    from importlib.metadata import PathDistribution
-
-    return PathDistribution(info)
-
-
-class Unfamiliar:
-    """A process that has never heard of this module.  Each value is decoded in a fork of it."""
+class Receiver:
+    """A process that cannot import this module.  Each value is decoded in a fork of it."""
 
     SCRIPT = """
         import os, sys, traceback
@@ -186,14 +176,14 @@ class Unfamiliar:
         )
 
     def result_of(self, value: object) -> Any:
-        """Return what the value returns there when it is called."""
+        """Call the value there, and return its result."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         data = encode(value, in_band=True).payload
         self._process.stdin.write(len(data).to_bytes(8, "big") + data)
         self._process.stdin.flush()
         size = int.from_bytes(self._process.stdout.read(8), "big")
-        assert size, "it raised an error, which is on stderr"
+        assert size, "the error is on stderr"
         return decode(self._process.stdout.read(size))
 
     def close(self) -> None:
@@ -201,10 +191,10 @@ class Unfamiliar:
 
 
 @pytest.fixture(scope="module")
-def unfamiliar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unfamiliar]:
-    made = Unfamiliar(tmp_path_factory.mktemp("unfamiliar"))
-    yield made
-    made.close()
+def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
+    process = Receiver(tmp_path_factory.mktemp("receiver"))
+    yield process
+    process.close()
 
 
 def everything_here() -> tuple[object, ...]:
@@ -215,10 +205,8 @@ def helper() -> int:
     return COUNT
 
 
-def test_this_modules_code_runs_where_this_module_is_not_and_comes_back_as_ours(
-    unfamiliar: Unfamiliar,
-) -> None:
-    more, point, colour, config, pair, cls, count = unfamiliar.result_of(everything_here)
+def test_classes_sent_by_value_return_as_the_same_classes(receiver: Receiver) -> None:
+    more, point, colour, config, pair, cls, count = receiver.result_of(everything_here)
     assert (more, count) == (7, COUNT)
     assert type(point) is Point
     assert point.x == 5
@@ -245,49 +233,46 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
         class Guarded:
             lock = LOCK
         """
-    exec(textwrap.dedent(text), vars(module))  # noqa: S102 - as a hand would
+    exec(textwrap.dedent(text), vars(module))  # noqa: S102
     return module
 
 
-def test_a_module_made_by_hand_travels_as_a_whole(by_hand: Any, unfamiliar: Unfamiliar) -> None:
-    assert unfamiliar.result_of(lambda: by_hand.scale(5)) == 36
-    assert unfamiliar.result_of(functools.partial(by_hand.scale, 5)) == 36
+def test_a_module_created_by_hand_is_sent_as_a_whole(by_hand: Any, receiver: Receiver) -> None:
+    assert way_of("by_hand") is Way.VALUE
+    assert receiver.result_of(lambda: by_hand.scale(5)) == 36
+    assert receiver.result_of(functools.partial(by_hand.scale, 5)) == 36
 
 
-def test_locks_of_a_module_are_made_anew_where_it_goes_by_value(
-    by_hand: Any, unfamiliar: Unfamiliar
-) -> None:
+def test_locks_of_a_module_sent_by_value_become_new_locks(by_hand: Any, receiver: Receiver) -> None:
     by_hand.HELD.acquire()
     with by_hand.LOCK:
-        assert unfamiliar.result_of(lambda: (by_hand.hold(), by_hand.hold())) == (True, False)
-        assert unfamiliar.result_of(lambda: by_hand.Guarded.lock is by_hand.lock())
+        assert receiver.result_of(lambda: (by_hand.hold(), by_hand.hold())) == (True, False)
+        assert receiver.result_of(lambda: by_hand.Guarded.lock is by_hand.lock())
     by_hand.HELD.release()
-
-
-def test_a_lock_that_comes_back_is_the_one_that_went(by_hand: Any) -> None:
+    # In its own process a lock stays the same one.
     assert sent(by_hand.Guarded).lock is by_hand.LOCK
     assert sent(by_hand.lock)() is by_hand.LOCK
 
 
-KNOBS: contextvars.ContextVar[tuple[int]] = contextvars.ContextVar("KNOBS", default=(3,))
+WITH_DEFAULT = contextvars.ContextVar("WITH_DEFAULT", default=3)
 BARE: contextvars.ContextVar[int] = contextvars.ContextVar("BARE")
 
 
-def knobs() -> tuple[int]:
-    return KNOBS.get()
+def read() -> int:
+    return WITH_DEFAULT.get()
 
 
-def uses_variables() -> tuple[tuple[int], tuple[int], int]:
-    token = KNOBS.set((7,))
-    here = knobs()
-    KNOBS.reset(token)
-    return here, knobs(), BARE.get(0)
+def uses_variables() -> tuple[int, int, int]:
+    token = WITH_DEFAULT.set(7)
+    inner = read()
+    WITH_DEFAULT.reset(token)
+    return inner, read(), BARE.get(0)
 
 
-def test_a_context_variable_is_made_anew_with_its_default(unfamiliar: Unfamiliar) -> None:
+def test_a_context_variable_becomes_a_new_one_with_its_default(receiver: Receiver) -> None:
     BARE.set(1)
-    assert unfamiliar.result_of(uses_variables) == ((7,), (3,), 0)
-    assert sent(uses_variables).__globals__["KNOBS"] is KNOBS, "one that comes back"
+    assert receiver.result_of(uses_variables) == (7, 3, 0)
+    assert sent(uses_variables).__globals__["WITH_DEFAULT"] is WITH_DEFAULT
 
 
 @functools.cache
@@ -308,7 +293,7 @@ class Cached:
     def squared(self) -> int:
         return self.x**2
 
-    @functools.lru_cache(maxsize=5)  # noqa: B019 - what is to arrive
+    @functools.lru_cache(maxsize=5)  # noqa: B019
     def times(self, y: int) -> int:
         return self.x * y
 
@@ -334,34 +319,34 @@ def _(x: int) -> str:
     return "integer"
 
 
-def test_functions_with_a_cache_arrive_with_an_empty_one(unfamiliar: Unfamiliar) -> None:
+def test_cached_functions_arrive_with_an_empty_cache(receiver: Receiver) -> None:
     def calls() -> tuple[Any, ...]:
         before = fibonacci.cache_info().currsize
         return before, fibonacci(30), fibonacci.cache_info().misses, fibonacci.__name__
 
     fibonacci(10)
-    assert unfamiliar.result_of(calls) == (0, 832_040, 31, "fibonacci")
-    assert unfamiliar.result_of(functools.partial(fibonacci, 30)) == 832_040
-    assert unfamiliar.result_of(lambda: (double(3), double.cache_parameters())) == (
+    assert receiver.result_of(calls) == (0, 832_040, 31, "fibonacci")
+    assert receiver.result_of(functools.partial(fibonacci, 30)) == 832_040
+    assert receiver.result_of(lambda: (double(3), double.cache_parameters())) == (
         6,
         {"maxsize": 3, "typed": True},
     )
     local = functools.lru_cache(lambda x: x + COUNT)
-    assert unfamiliar.result_of(lambda: local(1)) == 4
+    assert receiver.result_of(lambda: local(1)) == 4
 
 
-def test_members_with_a_cache_arrive_with_an_empty_one(unfamiliar: Unfamiliar) -> None:
+def test_cached_members_and_singledispatch_functions_arrive(receiver: Receiver) -> None:
     def members() -> tuple[Any, ...]:
         cached, more = Cached(3), CachedMore(3)
         return cached.squared, more.squared, more.times(4), CachedMore.named()
 
-    assert unfamiliar.result_of(members) == (9, 10, 12, "CachedMore")
-    assert unfamiliar.result_of(lambda: (kind(1), kind("1"))) == ("integer", "object")
+    assert receiver.result_of(members) == (9, 10, 12, "CachedMore")
+    assert receiver.result_of(lambda: (kind(1), kind("1"))) == ("integer", "object")
 
 
 @pytest.fixture
 def beside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[types.ModuleType]:
-    """A module beside the script, with what cannot be sent."""
+    """A module beside the script, with a global that does not pickle."""
     (tmp_path / "beside.py").write_text(
         textwrap.dedent("""
             import functools, socket, typing
@@ -384,7 +369,7 @@ def beside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[types.Mo
     del sys.modules["beside"]
 
 
-def test_what_is_in_a_module_with_source_goes_by_name(beside: Any) -> None:
+def test_members_of_a_module_with_source_are_sent_by_name(beside: Any) -> None:
     assert way_of("beside") is Way.SOURCE
     assert sent(beside) is beside
     assert sent(beside.closed) is beside.closed
@@ -392,14 +377,14 @@ def test_what_is_in_a_module_with_source_goes_by_name(beside: Any) -> None:
     assert sent(beside.cached) is beside.cached
 
 
-def test_what_is_local_to_a_module_with_source_has_its_globals_there(beside: Any) -> None:
+def test_local_code_of_a_module_with_source_uses_the_globals_of_that_module(beside: Any) -> None:
     local, function = sent(beside.local())
     assert local().socket() is beside.SOCKET
     assert function() is beside.SOCKET
     assert function.__globals__ is vars(beside)
 
 
-def test_what_others_register_with_cloudpickle_is_neither_used_nor_changed(beside: Any) -> None:
+def test_cloudpickles_registry_is_neither_used_nor_changed(beside: Any) -> None:
     before = cloudpickle.list_registry_pickle_by_value()
     encode((Point, lambda: helper()))
     assert cloudpickle.list_registry_pickle_by_value() == before
@@ -420,44 +405,44 @@ class Box(Generic[T]):
         return None
 
 
-def test_what_typing_makes_of_a_module_goes_with_it(unfamiliar: Unfamiliar) -> None:
-    assert unfamiliar.result_of(lambda: Box[int]().name(Name("x"))) is None
-    typed, params, box, name = unfamiliar.result_of(lambda: (T, P, Box, Name))
+def test_type_variables_and_new_types_are_sent_with_their_module(receiver: Receiver) -> None:
+    assert receiver.result_of(lambda: Box[int]().name(Name("x"))) is None
+    typed, params, box, name = receiver.result_of(lambda: (T, P, Box, Name))
     assert (typed, box) == (T, Box)
     assert (params.__name__, params.__module__) == ("P", __name__)
     assert (name.__supertype__, name.__module__) == (str, __name__)
 
 
-def test_annotations_go_with_their_class_and_its_methods(unfamiliar: Unfamiliar) -> None:
-    found = unfamiliar.result_of(lambda: (Point.__annotations__, Point.more.__annotations__))
+def test_annotations_are_sent_with_their_class_and_its_methods(receiver: Receiver) -> None:
+    found = receiver.result_of(lambda: (Point.__annotations__, Point.more.__annotations__))
     assert found == ({"x": int}, {"return": int})
 
 
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="they are evaluated at once before 3.14")
-def test_annotations_may_name_what_is_not_there(unfamiliar: Unfamiliar) -> None:
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are not lazy before 3.14")
+def test_annotations_may_name_what_does_not_exist(receiver: Receiver) -> None:
     @dataclasses.dataclass
     class Lazy:
         number: Decimal | None = None
 
         def first(self, number: Decimal | None = None, *, other: int = 3) -> int:
-            """Has all that a function may have."""
+            """The docstring."""
             return other
 
-    def there() -> Any:
+    def call() -> Any:
         first = Lazy.first
         return Lazy(), Lazy().first(), first.__annotations__, first.__doc__, first.__qualname__
 
     first = Lazy.first
-    lazy, result, annotations, *rest = unfamiliar.result_of(there)
+    lazy, result, annotations, *rest = receiver.result_of(call)
     assert (type(lazy), lazy.number, result) == (Lazy, None, 3)
     assert annotations == {"number": "Decimal | None", "other": "int", "return": "int"}
     assert rest == [first.__doc__, first.__qualname__]
-    with pytest.raises(NameError):  # nothing was done to the original
+    with pytest.raises(NameError):  # the original is unchanged
         first.__annotations__  # noqa: B018
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="there is no `type` statement before 3.12")
-def test_what_a_type_statement_makes_goes_with_it(unfamiliar: Unfamiliar) -> None:
+def test_type_aliases_are_sent_with_their_module(receiver: Receiver) -> None:
     made: dict[str, Any] = {"__name__": __name__}
     text = """
         type Pair[T] = tuple[T, T]
@@ -466,33 +451,33 @@ def test_what_a_type_statement_makes_goes_with_it(unfamiliar: Unfamiliar) -> Non
         def f(pair: Pair[int] = 0, json: Json = 0, absent: Absent = 0) -> Json:
             return [str(kind) for kind in f.__annotations__.values()], Pair.__module__
         """
-    exec(textwrap.dedent(text), made)  # noqa: S102 - older ones could not read it here
-    kinds, module = unfamiliar.result_of(made["f"])
+    exec(textwrap.dedent(text), made)  # noqa: S102 - a syntax error before 3.12
+    kinds, module = receiver.result_of(made["f"])
     assert kinds == ["Pair[int]", "typing.Any", "Absent", "typing.Any"]
     assert module == __name__
 
 
-def test_code_keeps_the_name_of_its_file(unfamiliar: Unfamiliar) -> None:
+def test_code_keeps_its_file_name(receiver: Receiver) -> None:
     def local() -> str:
         return (lambda: helper)().__code__.co_filename
 
-    assert unfamiliar.result_of(local) == __file__
+    assert receiver.result_of(local) == __file__
 
 
 class Counted:
-    asked = 0
+    calls = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        type(self).asked += 1
+        type(self).calls += 1
         return {"function": lambda: 0}
 
 
-def test_a_value_is_asked_for_its_state_once_by_each_pickler_and_no_more() -> None:
+def test_each_pickler_calls_getstate_at_most_once() -> None:
     encode([Counted()])
-    assert Counted.asked <= 2
+    assert Counted.calls <= 2
 
 
-def test_what_is_defined_in_a_function_arrives() -> None:
+def test_local_classes_and_functions_arrive() -> None:
     class Local:
         def __init__(self, x: int) -> None:
             self.x = x
@@ -509,9 +494,3 @@ def test_what_is_defined_in_a_function_arrives() -> None:
 def test_classes_of_installed_modules_arrive_as_themselves() -> None:
     assert sent(collections.Counter) is collections.Counter
     assert sent([np.dot, len, NotPicklable]) == [np.dot, len, NotPicklable]
-
-
-def test_an_error_arrives_with_its_arguments() -> None:
-    back = sent(NotPicklable("no"))
-    assert type(back) is NotPicklable
-    assert back.args == ("no",)

@@ -1,4 +1,7 @@
-"""Scripts that start a Ray of their own: a process is on one at a time, and the tests share one."""
+"""Scripts that start a Ray of their own.
+
+A process can use only one Ray at a time, and the tests share one.
+"""
 
 import json
 import os
@@ -20,7 +23,7 @@ class Run(Protocol):
 
 @pytest.fixture
 def own_ray() -> Iterator[Run]:
-    """Run a script and return what it tells as JSON; assert that no process of its Ray is left."""
+    """Run a script and return the JSON that it prints; assert that its Ray leaves no process."""
     with tempfile.TemporaryDirectory() as folder:
         own = {"RAY_TMPDIR": folder, "RAY_worker_niceness": "0"}
 

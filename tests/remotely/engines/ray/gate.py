@@ -1,4 +1,4 @@
-"""An actor at which calls wait until a test lets them go on."""
+"""An actor whose calls wait until a test opens it."""
 
 import threading
 
@@ -16,8 +16,8 @@ class Gate:
         self.opened.wait()
         return 7
 
-    def look(self) -> int:
-        """Return how many calls have come to wait."""
+    def waiters(self) -> int:
+        """Return how many calls have begun to wait."""
         return self.waiting
 
     def open(self) -> None:

@@ -1,7 +1,7 @@
 """A script that leaves its own Ray while a thread waits, a callback blocks, and objects are busy.
 
-Two objects run a call, and another closes slowly.  It prints what the thread is told, and which of
-the objects came to their ends: the calls would, in the time that `close` has.
+Two objects run a call, and another closes slowly.  It prints the error that the thread gets, and
+which of the objects finished.  The calls would finish in the time that `close` has.
 """
 
 import json
@@ -42,15 +42,16 @@ class Calling:
 def leave(folder: Path) -> tuple[list[str], list[str]]:
     gate = remotely.options(Gate, name="gate", detached=True)()
     closing = Closing(folder)
-    alone, at_a_time = Calling(folder, "one"), remotely.options(Calling, concurrency=2)(folder, "n")
-    told: list[str] = []
+    serial = Calling(folder, "serial")
+    concurrent = remotely.options(Calling, concurrency=2)(folder, "concurrent")
+    errors: list[str] = []
     blocked = threading.Event()
 
     def wait() -> None:
         try:
             gate.wait()
         except BaseException as error:
-            told.append(type(error).__name__)
+            errors.append(type(error).__name__)
 
     def block(_: object) -> None:
         blocked.set()
@@ -58,17 +59,17 @@ def leave(folder: Path) -> tuple[list[str], list[str]]:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    while gate.look() == 0:
+    while gate.waiters() == 0:
         time.sleep(0.01)
-    gate.look.submit().add_done_callback(block)
+    gate.waiters.submit().add_done_callback(block)
     blocked.wait()
-    calls = [remotely.submit(each.call) for each in (alone, at_a_time)]
+    calls = [remotely.submit(each.call) for each in (serial, concurrent)]
     while len(list(folder.glob("* begun"))) < len(calls):
         time.sleep(0.01)
     remotely.shutdown()
     waiting.join()
     del closing
-    return told, sorted(file.name for file in folder.glob("*ed"))
+    return errors, sorted(file.name for file in folder.glob("*ed"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Addresses of Ray clusters, and what is said about bad ones; Ray itself need not be there."""
+"""Addresses of Ray clusters, and the errors for bad ones; Ray itself is not needed."""
 
 import subprocess
 import sys
@@ -29,14 +29,14 @@ def test_a_bad_address_raises_with_the_valid_forms(given: str) -> None:
         address.parse(given)
 
 
-def test_ray_client_is_refused_with_what_to_do_instead() -> None:
+def test_ray_client_is_refused_with_advice() -> None:
     with pytest.raises(remotely.RemotelyError) as refused:
         remotely.connect("ray://head:10001")
     assert "on the head of the cluster with 'ray:auto'" in str(refused.value)
     assert "ray job submit -- python script.py (pip install 'ray[default]')" in str(refused.value)
 
 
-def test_auto_is_what_ray_address_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_uses_ray_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "192.0.2.77:6379")
     assert address.parse("ray:auto") == "192.0.2.77:6379"
 
@@ -46,11 +46,11 @@ def test_auto_is_what_ray_address_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_cores_of_a_cluster_that_runs_are_those_of_ray_start() -> None:
-    with pytest.raises(remotely.RemotelyError, match="was given its own by 'ray start'"):
+    with pytest.raises(remotely.RemotelyError, match="were set by 'ray start'"):
         remotely.connect("ray:auto", cpus=2)
 
 
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
 
     with pytest.raises(remotely.RemotelyError, match=r"pip install '\.\[ray\]'"):
@@ -77,7 +77,7 @@ def test_an_unknown_host_raises_with_the_valid_forms(
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
 
     for where in ("no.such.invalid:6379", "a..b:6379"):
-        with pytest.raises(ValueError, match=r"not known here: write ray:local, ray:auto or"):
+        with pytest.raises(ValueError, match=r"does not resolve here: write ray:local, ray:auto"):
             address.check_trust(where)
     with pytest.raises(remotely.NotAllowed, match="another machine"):
         address.check_trust("[2001:db8::1]:6379")

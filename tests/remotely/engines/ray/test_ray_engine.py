@@ -1,4 +1,4 @@
-"""What only an engine on Ray has to keep; what every engine promises is tested elsewhere."""
+"""Promises of the Ray engine alone; the promises of every engine are tested elsewhere."""
 
 import contextlib
 import gc
@@ -41,7 +41,7 @@ class Log:
 
 
 def hosts() -> set[int]:
-    """Return the processes of this Ray in which objects live."""
+    """Return the pids of this Ray's hosts."""
     found = set()
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # it may end while we look
@@ -50,7 +50,7 @@ def hosts() -> set[int]:
     return found
 
 
-def test_calls_run_in_the_order_in_which_they_were_made() -> None:
+def test_calls_run_in_order() -> None:
     log = Log()
 
     calls = [log.add.submit(line, np.zeros(50_000 * (line % 2))) for line in range(50)]
@@ -71,7 +71,7 @@ def test_a_call_that_waits_for_an_argument_keeps_its_place() -> None:
     assert log.lines == [1, 2]
 
 
-def test_a_handle_that_arrives_again_and_again_can_be_called_each_time() -> None:
+def test_a_handle_that_is_received_repeatedly_can_be_called_each_time() -> None:
     caller, log = Log(), Log()
 
     for line in range(3):
@@ -80,7 +80,7 @@ def test_a_handle_that_arrives_again_and_again_can_be_called_each_time() -> None
     assert log.lines == [0, 1, 2]
 
 
-def test_submit_waits_when_much_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_blocks_at_the_limit_of_pending_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(back_pressure, "MAX_CALLS", 3)
     log, gate = Log(), Gate()
     held = [gate.wait.submit() for _ in range(3)]
@@ -97,8 +97,8 @@ def test_submit_waits_when_much_is_in_flight(monkeypatch: pytest.MonkeyPatch) ->
     assert [future.result() for future in held] == [7] * 3
 
 
-class Parting:
-    """Calls the log once more when it is garbage, wherever that is noticed."""
+class CallsWhenCollected:
+    """Calls the log when it is garbage collected, on any thread."""
 
     def __init__(self, log: Log, sent: list[CallFuture[None]]) -> None:
         self.log, self.sent = log, sent
@@ -115,7 +115,7 @@ def test_the_garbage_collector_may_call_an_actor_in_the_middle_of_a_call() -> No
     gc.set_threshold(20)
     try:
         for _ in range(100):
-            Parting(log, sent)
+            CallsWhenCollected(log, sent)
             sent.append(log.add.submit(0))
     finally:
         gc.set_threshold(*before)
@@ -128,7 +128,7 @@ def test_the_garbage_collector_may_call_an_actor_in_the_middle_of_a_call() -> No
 
 @remotely.remote_class(cpus=0, max_restarts=1)
 class Once:
-    """Can be made once."""
+    """Can be created once."""
 
     def __init__(self, marker: Path) -> None:
         marker.touch(exist_ok=False)
@@ -137,9 +137,9 @@ class Once:
         os._exit(1)
 
 
-def test_an_actor_that_cannot_be_restarted_keeps_no_place(tmp_path: Path) -> None:
+def test_an_actor_that_fails_to_restart_leaves_no_process(tmp_path: Path) -> None:
     before = hosts()
-    once = Once(tmp_path / "made")
+    once = Once(tmp_path / "created")
     with pytest.raises(remotely.ActorDied):
         once.die()
 
@@ -161,21 +161,7 @@ class Mortal:
         return life
 
 
-def test_a_callback_may_call_an_actor_itself() -> None:
-    log = Log()
-    done: CallFuture[None] = CallFuture("the callback")
-
-    def again(_: object) -> None:
-        log.add(2)
-        done.set_result(None)
-
-    log.add.submit(1).add_done_callback(again)
-
-    done.result(20)
-    assert log.lines == [1, 2]
-
-
-def test_a_callback_may_wait_for_a_call_that_is_repeated(tmp_path: Path) -> None:
+def test_a_callback_may_wait_for_a_call_that_is_retried(tmp_path: Path) -> None:
     mortal, log = Mortal(), Log()
     done: CallFuture[int] = CallFuture("the callback")
 
@@ -184,12 +170,12 @@ def test_a_callback_may_wait_for_a_call_that_is_repeated(tmp_path: Path) -> None
     assert done.result(20) == 2
 
 
-def test_a_detached_actor_that_is_to_be_restarted_is_refused_with_what_to_do() -> None:
+def test_restarts_of_a_detached_actor_are_refused_with_advice() -> None:
     with pytest.raises(remotely.RemotelyError, match="leave out max_restarts"):
         remotely.options(Log, detached=True, max_restarts=1)()
 
 
-def test_an_actor_that_its_owner_closes_is_not_restarted() -> None:
+def test_a_closed_actor_is_not_restarted() -> None:
     log = remotely.options(Log, max_restarts=3)()
     log.add(1)
 
@@ -209,7 +195,7 @@ class Phoenix:
         os._exit(1)
 
 
-def test_a_life_whose_process_ends_before_it_has_an_object_is_followed_by_the_next(
+def test_an_actor_whose_process_ends_during_a_restart_is_restarted_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import ray
@@ -221,7 +207,7 @@ def test_a_life_whose_process_ends_before_it_has_an_object_is_followed_by_the_ne
     killed: list[Any] = []
 
     def kill_and_prepare(*settings: Any) -> Any:
-        """Come between the process of an actor and its object."""
+        """Kill the process before it receives its object."""
         if not killed:
             ray.kill(ray.get_actor("phoenix", namespace=NAMESPACE))
             killed.append(settings)
@@ -246,7 +232,7 @@ class Finder:
         return first, found.pid()
 
 
-def test_a_handle_that_was_found_by_name_follows_a_restart() -> None:
+def test_a_handle_from_get_actor_follows_a_restart() -> None:
     phoenix = remotely.options(Phoenix, name="phoenix")()
 
     first, second = Finder().outlive("phoenix")
@@ -268,7 +254,7 @@ def test_groups_that_do_not_fit_together_are_placed_one_after_the_other() -> Non
             use_of_one.result()
 
 
-def test_a_group_may_be_placed_on_one_machine() -> None:
+def test_a_group_can_be_placed_on_one_machine() -> None:
     here = remotely.status().machines[0].machine
 
     group = remotely.group(remotely.options(Log, cpus=1, machine=here), 2)
@@ -276,12 +262,12 @@ def test_a_group_may_be_placed_on_one_machine() -> None:
     assert group.add(1) == [None, None]
 
 
-def test_a_group_for_which_there_are_too_few_cores_is_refused_at_once() -> None:
+def test_a_group_that_never_fits_is_refused_immediately() -> None:
     with pytest.raises(remotely.NoResources, match="has room for 16 Log, not for 17"):
         remotely.group(remotely.options(Log, cpus=1), 17)
 
 
-def test_a_cluster_of_half_a_core_is_refused() -> None:
+def test_a_local_cluster_has_whole_cpus() -> None:
     from remotely.engines.ray.session import own_cluster
     from remotely.machine.gpus import Offer
 
@@ -291,7 +277,7 @@ def test_a_cluster_of_half_a_core_is_refused() -> None:
 
 @remotely.remote_class(cpus=0)
 class Slow:
-    """Takes its time to close."""
+    """Closes slowly."""
 
     def __init__(self, closing: Path, may_close: Path) -> None:
         self.closing, self.may_close = closing, may_close
@@ -304,7 +290,7 @@ class Slow:
             time.sleep(0.01)
 
 
-def test_while_the_cluster_is_being_left_no_call_begins_and_no_actor_is_made(
+def test_calls_and_new_actors_are_refused_during_shutdown(
     tmp_path: Path,
 ) -> None:
     slow = Slow(tmp_path / "closing", tmp_path / "may close")
@@ -312,7 +298,7 @@ def test_while_the_cluster_is_being_left_no_call_begins_and_no_actor_is_made(
     engine = connection.current()
     leaving = threading.Thread(target=engine.shutdown)
     leaving.start()
-    wait_until((tmp_path / "closing").exists, "that it closes")
+    wait_until((tmp_path / "closing").exists, "the beginning of close()")
 
     with pytest.raises(remotely.NotConnected):
         slow.nap()
@@ -323,45 +309,45 @@ def test_while_the_cluster_is_being_left_no_call_begins_and_no_actor_is_made(
     leaving.join()
 
 
-def test_a_callback_that_blocks_does_not_hold_up_the_end() -> None:
-    from remotely.engines.ray.calls import Worker
+def test_a_blocked_callback_does_not_hold_up_the_end_of_its_thread() -> None:
+    from remotely.engines.ray.calls import TaskThread
 
-    worker, blocked, may_end = Worker("blocked"), threading.Event(), threading.Event()
+    thread, blocked, may_end = TaskThread("blocked"), threading.Event(), threading.Event()
 
     def block() -> None:
         blocked.set()
         may_end.wait()
 
-    worker.run(block)
+    thread.run(block)
     blocked.wait()
 
-    worker.close(within_s=0.1)
+    thread.close(within_s=0.1)
 
     may_end.set()
 
 
-def test_a_call_cannot_be_waited_for_where_outcomes_arrive() -> None:
-    from remotely.engines.ray.calls import Reply, Worker
+def test_waiting_on_the_replies_thread_is_refused() -> None:
+    from remotely.engines.ray.calls import Reply, TaskThread
 
-    worker, actor, refused = Worker("arrivals"), cast(Any, SimpleNamespace(life=0, host=None)), []
-    reply, call = Reply(actor, b"", None, worker), CallFuture[None]("a call")
+    thread, actor = TaskThread("replies"), cast(Any, SimpleNamespace(life=0, host=None))
+    reply, refused = Reply(actor, b"", None, thread), threading.Event()
 
     def wait() -> None:
         with pytest.raises(remotely.RemotelyError, match="a call cannot be waited for here"):
-            reply.wait(call, None)
-        refused.append(call)
+            reply.wait(CallFuture[None]("a call"), None)
+        refused.set()
 
-    worker.run(wait)
-    worker.close(within_s=20)
+    thread.run(wait)
+    thread.close(within_s=20)
 
-    assert refused == [call]
+    assert refused.is_set()
 
 
-def test_a_call_that_waits_when_the_cluster_is_left_fails() -> None:
+def test_shutdown_fails_waiting_calls() -> None:
     gate = remotely.options(Gate, name="gate", detached=True)()
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(gate.wait)
-        wait_until(lambda: gate.look() == 1, "a call that waits")
+        wait_until(lambda: gate.waiters() == 1, "a waiting call")
 
         remotely.shutdown()
 
@@ -371,7 +357,7 @@ def test_a_call_that_waits_when_the_cluster_is_left_fails() -> None:
     remotely.kill(remotely.get_actor("gate"))
 
 
-def test_an_actor_without_room_keeps_its_name_and_is_not_found(
+def test_an_actor_that_waits_for_room_has_its_name_but_is_not_found(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fill = remotely.group(remotely.options(Log, cpus=8), 2)  # of 16
@@ -381,9 +367,9 @@ def test_an_actor_without_room_keeps_its_name_and_is_not_found(
     early = remotely.options(Log, cpus=1, name="early", patience_s=6)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(early)
-        told = ""
-        while "waiting for 1 of 1 Log" not in told:
-            told += capfd.readouterr().err
+        printed = ""
+        while "waiting for 1 of 1 Log" not in printed:
+            printed += capfd.readouterr().err
 
         with pytest.raises(NameError):
             remotely.get_actor("early")
@@ -393,9 +379,9 @@ def test_an_actor_without_room_keeps_its_name_and_is_not_found(
 
         with pytest.raises(remotely.NoResources, match="no room for 1 of 1 Log for 6 s"):
             waiting.result(20)
-    told += capfd.readouterr().err
-    assert told.count("waiting for 1 of 1 Log: the Ray cluster has no room") == 1
-    assert "(giving up after 6 s)" in told
+    printed += capfd.readouterr().err
+    assert printed.count("waiting for 1 of 1 Log: the Ray cluster has no room") == 1
+    assert "(giving up after 6 s)" in printed
     remotely.close(fill)
 
 
@@ -424,7 +410,7 @@ class Guest:
         return threading.get_ident() == self.thread
 
 
-def test_a_call_that_comes_before_the_object_is_made_waits_for_it() -> None:
+def test_a_call_during_the_constructor_waits_for_it() -> None:
     hub = Hub()
 
     guest = remotely.options(Guest, name="guest")(hub, "guest")
@@ -448,12 +434,10 @@ def test_an_object_is_closed_on_the_thread_that_ran_its_calls(tmp_path: Path) ->
 
     del closing
 
-    wait_until(lambda: marker.exists() and marker.read_text() == "True", "close() to have run")
+    wait_until(lambda: marker.exists() and marker.read_text() == "True", "the end of close()")
 
 
-def test_an_object_that_is_stopped_is_closed_before_its_process_is_asked_to_leave(
-    tmp_path: Path,
-) -> None:
+def test_stop_closes_the_object_without_leave(tmp_path: Path) -> None:
     import ray
 
     from remotely.engines.ray.actor import NAMESPACE
@@ -461,13 +445,13 @@ def test_an_object_that_is_stopped_is_closed_before_its_process_is_asked_to_leav
     marker = tmp_path / "closed"
     closing = remotely.options(Closing, name="closing")(marker)
 
-    ray.get_actor("closing", namespace=NAMESPACE).stop.remote()  # Ray may bring this first
+    ray.get_actor("closing", namespace=NAMESPACE).stop.remote()  # Ray may deliver this first
 
-    wait_until(lambda: marker.exists() and marker.read_text() == "True", "close() to have run")
+    wait_until(lambda: marker.exists() and marker.read_text() == "True", "the end of close()")
     del closing
 
 
-def test_a_detached_host_ends_if_it_is_given_no_object() -> None:
+def test_a_detached_host_ends_if_it_receives_no_object() -> None:
     script = (
         "import time; from remotely.engines.ray.host import SerialHost;"
         "SerialHost('orphan', 0.1); time.sleep(60)"
@@ -476,12 +460,12 @@ def test_a_detached_host_ends_if_it_is_given_no_object() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
 
     assert done.returncode == 1
-    assert b"orphan was not made within 0.1 s" in done.stdout
+    assert b"orphan has no object after 0.1 s" in done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_hundred_births_leave_nothing() -> None:
+def test_two_hundred_actors_leave_no_process() -> None:
     before = hosts()
     for _ in range(50):
         group = remotely.group(Log, 4)

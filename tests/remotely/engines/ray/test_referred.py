@@ -1,4 +1,4 @@
-"""Futures as arguments on Ray, where what they stand for goes from actor to actor."""
+"""Futures as arguments on Ray, where their values go directly from actor to actor."""
 
 import gc
 import os
@@ -47,7 +47,7 @@ both = pytest.mark.parametrize("sink_class", SINKS.values(), ids=SINKS)
 
 
 @both
-def test_a_future_arrives_as_its_value_whether_or_not_it_is_there_yet(
+def test_a_done_or_pending_future_arrives_as_its_value(
     sink_class: Callable[[], Sink],
 ) -> None:
     sink, source, gate = sink_class(), Source(), Gate()
@@ -62,9 +62,7 @@ def test_a_future_arrives_as_its_value_whether_or_not_it_is_there_yet(
 
 @both
 @pytest.mark.parametrize("settled", [False, True])
-def test_a_future_that_failed_fails_the_call_that_needs_it(
-    sink_class: Callable[[], Sink], settled: bool
-) -> None:
+def test_a_failed_future_fails_the_call(sink_class: Callable[[], Sink], settled: bool) -> None:
     sink, failing = sink_class(), Source().fail.submit()
     if settled:
         failing.exception()
@@ -76,7 +74,7 @@ def test_a_future_that_failed_fails_the_call_that_needs_it(
 
 
 @both
-def test_the_end_of_an_argument_s_actor_is_not_the_end_of_the_one_that_is_called(
+def test_the_death_of_an_arguments_actor_does_not_end_the_called_actor(
     sink_class: Callable[[], Sink],
 ) -> None:
     sink, source = sink_class(), Source()
@@ -84,13 +82,13 @@ def test_the_end_of_an_argument_s_actor_is_not_the_end_of_the_one_that_is_called
     with pytest.raises(remotely.ActorDied) as caught:
         sink.take(source.die.submit())
 
-    told = [*getattr(caught.value, "__notes__", ()), str(caught.value.__cause__)]
-    assert any("is a future that ended so" in text for text in told)
+    texts = [*getattr(caught.value, "__notes__", ()), str(caught.value.__cause__)]
+    assert any("is a future that failed" in text for text in texts)
     assert sink.take(1) == 1
 
 
 @both
-def test_a_future_that_was_cancelled_fails_the_call_that_needs_it(
+def test_a_cancelled_future_fails_the_call(
     sink_class: Callable[[], Sink],
 ) -> None:
     sink, busy, gate = sink_class(), Sink(), Gate()
@@ -106,7 +104,7 @@ def test_a_future_that_was_cancelled_fails_the_call_that_needs_it(
 
 
 @both
-def test_a_call_that_returns_its_actor_is_refused_as_an_argument_before_it_is_done(
+def test_a_pending_call_that_returns_its_actor_is_refused_as_an_argument(
     sink_class: Callable[[], Sink],
 ) -> None:
     sink, source = sink_class(), Source()
@@ -115,7 +113,7 @@ def test_a_call_that_returns_its_actor_is_refused_as_an_argument_before_it_is_do
         sink.take(source.itself.submit())
 
 
-def test_a_future_that_is_done_keeps_nothing_in_ray_s_store() -> None:
+def test_a_done_future_keeps_nothing_in_rays_store() -> None:
     import ray
 
     source = Source()

@@ -1,4 +1,4 @@
-"""Joining a Ray cluster and leaving it, and what a process is told that may not join."""
+"""Joining and leaving a Ray cluster, and the errors of a process that cannot join."""
 
 import pytest
 
@@ -7,15 +7,15 @@ from tests.remotely.engines.ray.conftest import Run
 
 
 def test_a_cluster_admits_processes_with_its_token_and_version(own_ray: Run) -> None:
-    told = own_ray("with_token.py", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="a" * 64)
+    outcomes = own_ray("with_token.py", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="a" * 64)
 
-    assert told["right"][0] == told["right, as Ray comes"][0] == 1
-    for kind, words in (told["wrong"], told["none"]):
+    assert outcomes["right"][0] == outcomes["right, default mode"][0] == 1
+    for kind, message in (outcomes["wrong"], outcomes["none"]):
         assert kind == "NotAllowed"
-        assert "does not admit this process" in words
-    kind, words = told["of another Ray"]
+        assert "does not admit this process" in message
+    kind, message = outcomes["of another Ray"]
     assert kind == "VersionMismatch"
-    assert "2.0.77" in words
+    assert "2.0.77" in message
 
 
 @pytest.mark.usefixtures("own_ray")
@@ -34,7 +34,7 @@ def test_auto_is_refused_without_a_token_if_this_machine_has_joined_another(
 
 
 @pytest.mark.usefixtures("own_ray")
-def test_where_no_ray_runs_the_error_says_how_to_start_one(
+def test_without_a_ray_cluster_the_error_says_how_to_start_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import ray
@@ -50,8 +50,8 @@ def test_where_no_ray_runs_the_error_says_how_to_start_one(
         remotely.connect("ray:auto")
 
 
-def test_leaving_a_ray_of_one_s_own_ends_waits_and_lets_objects_close(own_ray: Run) -> None:
-    told, came_to_their_ends = own_ray("leaving.py")
+def test_shutdown_fails_waiting_calls_and_waits_only_for_close(own_ray: Run) -> None:
+    errors, finished = own_ray("leaving.py")
 
-    assert told == ["NotConnected"]
-    assert came_to_their_ends == ["closed"]  # for longer than a call has whose caller leaves
+    assert errors == ["NotConnected"]
+    assert finished == ["closed"]  # which has more time than the calls

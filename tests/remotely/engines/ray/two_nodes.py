@@ -1,15 +1,13 @@
-"""A script that has a Ray of two nodes, and removes the one on which its objects live.
+"""A script with a Ray of two nodes that removes the node on which its objects live.
 
-It prints what became of their calls, as a line of JSON.
+It prints the outcomes of their calls, as a line of JSON.
 """
 
 import contextlib
 import json
-import sys
 import threading
 from collections.abc import Callable
 
-import psutil
 import ray
 from ray.cluster_utils import Cluster
 
@@ -33,11 +31,11 @@ def outcome(call: Callable[[], object]) -> dict[str, object]:
         return {"value": call()}
     except remotely.RemotelyError as error:
         doubt = getattr(error, "may_have_run", None)
-        return {"error": type(error).__name__, "may_have_run": doubt, "words": str(error)}
+        return {"error": type(error).__name__, "may_have_run": doubt, "message": str(error)}
 
 
 def lose_a_node(cluster: Cluster) -> dict[str, object]:
-    """Return the outcomes of calls that run meanwhile, and of those that follow."""
+    """Return the outcomes of calls during and after the loss of a node."""
     doomed = cluster.add_node(num_cpus=3, **SMALL)
     sleeper, idle = remotely.group(Sleeper, 2)
     movable = remotely.options(Sleeper, max_restarts=1)()
@@ -46,7 +44,7 @@ def lose_a_node(cluster: Cluster) -> dict[str, object]:
     cluster.add_node(num_cpus=1, **SMALL)
     cluster.remove_node(doomed, allow_graceful=False)
     after = [outcome(running.result), outcome(idle.where)]
-    while "is gone" not in str(after[-1].get("words")):  # Ray needs a moment to be sure
+    while "is gone" not in str(after[-1].get("message")):  # until Ray has declared it lost
         after.append(outcome(idle.where))
     while "value" not in (moved := outcome(movable.where)):
         after.append(moved)
@@ -61,6 +59,5 @@ if __name__ == "__main__":
         stack.callback(ray.shutdown)
         remotely.connect("ray:auto")
         stack.callback(remotely.shutdown)
-        told = lose_a_node(cluster)
-    left = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
-    print(json.dumps(told | {"left": left}), file=sys.stdout)
+        outcomes = lose_a_node(cluster)
+    print(json.dumps(outcomes))
