@@ -120,9 +120,8 @@ def test_a_starting_actor_on_an_unreachable_worker_moves_to_another(cluster: Clu
     ((_, placed),) = cluster.sent(control.Placed)
     assert (placed.ticket, "a" in cluster.living["small"]) == (ticket, True)
 
-    cluster.living["large"]["a"] = status_of(
-        spawn.request, seal=spawn.seal
-    )  # it received the Spawn
+    # It received the Spawn.
+    cluster.living["large"]["a"] = status_of(spawn.request, seal=spawn.seal)
     cluster.joins("large")
     assert ("large", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.outbox
     assert ("small", control.End(actor="a", grace_s=0.0)) not in cluster.outbox
